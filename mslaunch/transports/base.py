@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 Tell = Callable[[str], None]
 Facts = Mapping[str, Mapping[str, Any]]
 """What each host has answered, by its name."""
-OPENED_AT_ONCE = 64
 
 
 class Channel(Protocol):
@@ -327,7 +326,7 @@ def open_each(hosts: Sequence[Host], open_one: Callable[[Host], tuple[Host, Chan
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    def one(host: Host) -> tuple[Host, Channel] | str:
+    def attempt(host: Host) -> tuple[Host, Channel] | str:
         try:
             return open_one(host)
         except MslaunchError as error:
@@ -335,8 +334,8 @@ def open_each(hosts: Sequence[Host], open_one: Callable[[Host], tuple[Host, Chan
         except OSError as error:
             return f"{host.name}: the agent could not be started: {error}."
 
-    with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
-        results = list(pool.map(one, hosts))
+    with ThreadPoolExecutor(64) as pool:
+        results = list(pool.map(attempt, hosts))
     opened = [result for result in results if not isinstance(result, str)]
     return Opened(
         channels=[channel for _, channel in opened],

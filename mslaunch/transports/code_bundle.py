@@ -58,23 +58,19 @@ def bundle_bytes() -> bytes:
         return cached.read_bytes()
     except OSError:
         content = _make(root)
-        _keep(cached, content)
-        return content
+    with suppress(OSError):
+        for old in cached.parent.glob(f"bundle-*.{sys.implementation.cache_tag}.zip"):
+            old.unlink()
+        beside = cached.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        beside.write_bytes(content)
+        beside.replace(cached)
+    return content
 
 
 def agent_stream() -> bytes:
     """What an agent that starts with AGENT_BOOT is sent first."""
     zipped = bundle_bytes()
     return f"{len(zipped)}\n".encode() + zipped + wire.MAGIC
-
-
-def _keep(target: Path, content: bytes) -> None:
-    with suppress(OSError):
-        for old in target.parent.glob(f"bundle-*.{sys.implementation.cache_tag}.zip"):
-            old.unlink()
-        beside = target.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-        beside.write_bytes(content)
-        beside.replace(target)
 
 
 def _make(root: Path) -> bytes:

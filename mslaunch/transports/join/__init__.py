@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -95,17 +95,6 @@ class JoinTransport(Transport):
             raise
         raise_limit(part.most, per_host=1, extra=MOST_GUESTS)  # a node is one socket, and so is whoever knocks
         self._part = part
-        self._listener = self._open_door(job, part, sockets, secret)
-        nodes = self._wait(part, self._listener)
-        if self._own and nodes:
-            self._own = replace(self._own, address=nodes[0].reached_at)
-        nodes = self._listener.take()
-        self._nodes |= {node.name: node for node in nodes}
-        self._ranks = {name: rank for rank, name in self._listener.places.held.items()}
-        own = () if self._own is None else (self._own,)
-        return (*own, *(_host(node) for node in nodes))
-
-    def _open_door(self, job: JobContext, part: Part, sockets: Sequence[socket.socket], secret: Secret) -> Listener:
         launch = job.spec.launch
         places = Places(part.most, __version__, launch.max_restarts > 0)
         places.remember(job.earlier_hosts)
@@ -113,7 +102,15 @@ class JoinTransport(Transport):
         if part.lends_devices:
             name = places.hold(0, socket.gethostname())
             self._own = Host(name, "127.0.0.1", tuple(range(part.slots or 0)))
-        return Listener(sockets, server_context(secret.value), places, launch)
+        self._listener = Listener(sockets, server_context(secret.value), places, launch)
+        nodes = self._wait(part, self._listener)
+        if self._own and nodes:
+            self._own = replace(self._own, address=nodes[0].reached_at)
+        nodes = self._listener.take()
+        self._nodes |= {node.name: node for node in nodes}
+        self._ranks = self._listener.places.ranks()
+        own = () if self._own is None else (self._own,)
+        return (*own, *(_host(node) for node in nodes))
 
     def _wait(self, part: Part, listener: Listener) -> list[Node]:
         """Wait until all nodes are there, or enough when the time is up."""
@@ -197,7 +194,7 @@ class JoinTransport(Transport):
             for node in nodes:
                 self._nodes[node.name] = node
             raise NotReadyError(f"no other node has come in place of {', '.join(sorted(names))}")
-        ranks = {name: rank for rank, name in self._listener.places.held.items()}
+        ranks = self._listener.places.ranks()
         before = {self._ranks[host.name]: len(host.devices) for host in lost}
         hosts = [*left, *own, *(_host(node, before.get(node.rank)) for node in nodes)]
         self._ranks |= ranks

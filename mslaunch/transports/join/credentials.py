@@ -58,22 +58,16 @@ def own_secret(environment: Mapping[str, str]) -> Secret:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not path.exists():
-            _write_once(path)
+            beside = path.with_suffix(f".{os.getpid()}")
+            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(32) + "\n")
+            with suppress(FileExistsError):  # another process does so at the same moment: then that one counts
+                os.link(beside, path)
+            beside.unlink()
     except OSError as error:
         raise NotReadyError(f"{path}: cannot keep a secret there: {error.strerror}. Give --secret-file FILE.") from None
     _check_private(path)
     return Secret(_read(path, "this user's secret"), str(path))
-
-
-def _write_once(path: Path) -> None:
-    """Write a secret unless another process does at the same moment: then that one counts."""
-    beside = path.with_suffix(f".{os.getpid()}")
-    end = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(end, "w") as file:
-        file.write(secrets.token_hex(32) + "\n")
-    with suppress(FileExistsError):
-        os.link(beside, path)
-    beside.unlink()
 
 
 def _read(path: Path, asked_by: str) -> bytes:

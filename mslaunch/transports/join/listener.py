@@ -17,19 +17,8 @@ from typing import Any
 
 from mslaunch.errors import NotReadyError
 from mslaunch.settings.launch import LaunchSettings
+from mslaunch.transports.join import tls_stream
 from mslaunch.transports.join.role import Part
-from mslaunch.transports.join.tls_stream import (
-    LONGEST,
-    RECORD,
-    Address,
-    BrokenStream,
-    TlsStream,
-    keep_alive,
-    plain_address,
-    read_record,
-    record_frame,
-    why_not,
-)
 
 MOST_GUESTS = 256
 """Connections that have not yet proved anything, at once; one more ends the oldest."""
@@ -66,7 +55,7 @@ class Guest:
     def __init__(self, sock: socket.socket, address: str, context: ssl.SSLContext) -> None:
         self.address = address
         self.until = time.monotonic() + SECONDS
-        self.stream = TlsStream(sock, context, server_side=True)
+        self.stream = tls_stream.TlsStream(sock, context, server_side=True)
         self.stream.reader.longest = LONGEST_HELLO
         self._knows_secret = False
 
@@ -76,27 +65,23 @@ class Guest:
             data = self.stream.sock.recv(LONGEST_HELLO, socket.MSG_DONTWAIT)
             if not data:
                 raise Refused("it ended without a word")
-            frames = self._frames(data)
+            if not self._knows_secret:
+                self._knows_secret, data = self.stream.shake_hands(data), b""
+            frames = self.stream.decrypt(data) if self._knows_secret else None
             if not frames:
                 return None
             (kind, payload), *more = frames
-            if kind != RECORD or more:
+            if kind != tls_stream.RECORD or more:
                 raise Refused("it does not begin with who it is")
-            return read_hello(read_record(payload))
+            return read_hello(tls_stream.read_record(payload))
         except BlockingIOError:
             return None
         except ssl.SSLError as error:
-            raise Refused(why_not(error)) from None
-        except BrokenStream as error:
+            raise Refused(tls_stream.why_not(error)) from None
+        except tls_stream.BrokenStream as error:
             raise Refused(f"it sent {error}") from None
         except OSError as error:
             raise Refused(f"its connection broke ({error.strerror})") from None
-
-    def _frames(self, data: bytes) -> list[tuple[bytes, bytes]] | None:
-        if self._knows_secret:
-            return self.stream.decrypt(data)
-        self._knows_secret = self.stream.shake_hands(data)
-        return self.stream.decrypt(b"") if self._knows_secret else None
 
 
 def read_hello(record: Mapping[str, Any]) -> Hello:
@@ -153,10 +138,10 @@ class Places:
         """The name of every host and rank so far."""
         self._lock = threading.RLock()
 
-    @property
-    def held(self) -> dict[int, str]:
+    def ranks(self) -> dict[str, int]:
+        """The rank of every node that has a place, by its name."""
         with self._lock:
-            return dict(self._held)
+            return {name: rank for rank, name in self._held.items()}
 
     def remember(self, hosts: Sequence[str]) -> None:
         """Give the hosts of an earlier launcher's run the same ranks again."""
@@ -180,18 +165,21 @@ class Places:
         """Give a node its place, or say why it gets none."""
         with self._lock:
             if hello.version != self._version:
-                return Place(
-                    refusal=f"it has mslaunch {hello.version}, and the launcher {self._version}. Install the same."
-                )
+                why = f"it has mslaunch {hello.version}, and the launcher {self._version}. Install the same."
+                return Place(refusal=why)
             if hello.rank is not None and hello.rank >= self._most:
-                return Place(
-                    refusal=f"node rank {hello.rank} does not exist: there are {self._most} nodes, counted from 0."
-                )
+                why = f"node rank {hello.rank} does not exist: there are {self._most} nodes, counted from 0."
+                return Place(refusal=why)
             if hello.rank in self._held:
                 holder = self._held[hello.rank]
                 why = f"node rank {hello.rank} has joined already, as {holder}. Give each node a rank of its own."
                 return Place(refusal=why, may_come_again=self._may_come_back)
-            rank = hello.rank if hello.rank is not None else self._free_rank(hello.host)
+            rank = hello.rank
+            if rank is None:  # one that this host had, one that nobody had, any
+                free = [rank for rank in range(self._most) if rank not in self._held]
+                had = [rank for rank in free if (hello.host, rank) in self._before]
+                others = {rank for _, rank in self._before}
+                rank = next(iter((*had, *(rank for rank in free if rank not in others), *free)), None)
             if rank is None:
                 return Place(refusal=f"all {self._most} nodes are there.", may_come_again=self._may_come_back)
             return Place(rank, self.hold(rank, hello.host))
@@ -201,13 +189,6 @@ class Places:
         with self._lock:
             self._held = {rank: holder for rank, holder in self._held.items() if holder != name}
 
-    def _free_rank(self, host: str) -> int | None:
-        free = [rank for rank in range(self._most) if rank not in self._held]
-        had = [rank for rank in free if (host, rank) in self._before]
-        others = {rank for _, rank in self._before}
-        fresh = [rank for rank in free if rank not in others]
-        return next(iter((*had, *fresh, *free)), None)
-
 
 @dataclass(slots=True)
 class Node:
@@ -216,7 +197,7 @@ class Node:
     name: str
     rank: int
     hello: Hello
-    stream: TlsStream
+    stream: tls_stream.TlsStream
     address: str
     reached_at: str
     """The address of this machine that it has connected to."""
@@ -306,19 +287,18 @@ class Listener:
             if len(self._guests) >= MOST_GUESTS:
                 self._end_oldest()
             sock.setblocking(False)
-            self._guests[sock.fileno()] = Guest(sock, plain_address(name), self._context)
+            self._guests[sock.fileno()] = Guest(sock, tls_stream.plain_address(name), self._context)
             self._poll.register(sock.fileno(), select.EPOLLIN)
 
     def _end_oldest(self) -> None:
-        end = next(iter(self._guests))
-        self._refuse(end, "more connections at once than are waited for")
+        self._refuse(next(iter(self._guests)), "more connections at once than are waited for")
 
     def _refuse(self, end: int, why: str, answer: Mapping[str, object] | None = None) -> None:
         guest = self._guests.pop(end)
         self._poll.unregister(end)
         if answer is not None:
             with suppress(OSError, ssl.SSLError):
-                guest.stream.send(record_frame(answer))
+                guest.stream.send(tls_stream.record_frame(answer))
         guest.stream.close()
         note = (guest.address, why.partition(" (")[0])  # what OpenSSL says of garbage differs from one try to the next
         with self.changed:
@@ -345,18 +325,18 @@ class Listener:
             return
         answer = {"is": "accepted", "name": place.name, "rank": place.rank, **self._terms}
         try:
-            reached_at = plain_address(guest.stream.sock.getsockname())
-            keep_alive(guest.stream.sock, self._lost_after)
+            reached_at = tls_stream.plain_address(guest.stream.sock.getsockname())
+            tls_stream.keep_alive(guest.stream.sock, self._lost_after)
             # Has the kernel end a connection whose peer has taken nothing of what waits for it for so long.
             limit = min(2**31 - 1, max(1000, round(self._lost_after * 1000)))
             guest.stream.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
-            guest.stream.send(record_frame(answer))
+            guest.stream.send(tls_stream.record_frame(answer))
         except (OSError, ssl.SSLError):
             self.places.leave(place.name)
             self._refuse(end, "its connection broke")
             return
         guest.stream.sock.setblocking(True)
-        guest.stream.reader.longest = LONGEST
+        guest.stream.reader.longest = tls_stream.LONGEST
         node = Node(place.name, place.rank, hello, guest.stream, guest.address, reached_at)
         with self.changed:
             del self._guests[end]
@@ -377,7 +357,7 @@ class Listener:
         node.stream.close()
 
 
-def listen(part: Part, addresses: list[Address]) -> list[socket.socket] | None:
+def listen(part: Part, addresses: list[tls_stream.Address]) -> list[socket.socket] | None:
     """Listen at the master's addresses that are this machine's.
 
     None where there are none, or another process of this machine listens there already and any node may launch.
@@ -401,7 +381,7 @@ def listen_everywhere(part: Part) -> list[socket.socket]:
     """Listen at all addresses of this machine: the master's may be one that a cluster forwards."""
     for family, any_address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
-            return [_bound(Address(family, (any_address, part.port)), both=True)]
+            return [_bound(tls_stream.Address(family, (any_address, part.port)), both=True)]
         except OSError as error:
             if error.errno not in _NOT_HERE:
                 raise _cannot_listen(part, error) from None
@@ -417,7 +397,7 @@ def _cannot_listen(part: Part, error: OSError) -> NotReadyError:
     return NotReadyError(f"{part.place}: cannot listen there: {error.strerror}. Give another --master on all nodes.")
 
 
-def _bound(address: Address, both: bool = False) -> socket.socket:
+def _bound(address: tls_stream.Address, both: bool = False) -> socket.socket:
     sock = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

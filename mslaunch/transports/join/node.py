@@ -29,23 +29,9 @@ from mslaunch.signals import SignalSource
 from mslaunch.text import first_line, limit_of_wait, named_ranks
 from mslaunch.transports import prestart
 from mslaunch.transports.base import Tell
+from mslaunch.transports.join import tls_stream
 from mslaunch.transports.join.credentials import Secret, client_context
 from mslaunch.transports.join.role import Part
-from mslaunch.transports.join.tls_stream import (
-    AGENT,
-    END,
-    PIECE,
-    RECORD,
-    BrokenStream,
-    TlsStream,
-    frame,
-    is_cut_off,
-    keep_alive,
-    read_record,
-    record_frame,
-    resolve,
-    why_not,
-)
 
 _SHOWN = tuple(
     f'{{"ev":"{name}",'.encode()
@@ -77,7 +63,7 @@ class Member:
 class Accepted:
     """A node that has been let in, and as what."""
 
-    stream: TlsStream
+    stream: tls_stream.TlsStream
     name: str
     rank: int
     run: str
@@ -151,7 +137,7 @@ def connect(member: Member, tell: Tell, seconds: float | None) -> Accepted:
 
 def _try_once(member: Member, context: ssl.SSLContext) -> Accepted:
     why = "its name does not resolve"
-    for address in resolve(member.part.master, member.part.port):
+    for address in tls_stream.resolve(member.part.master, member.part.port):
         try:
             with ExitStack() as on_failure:
                 sock = on_failure.enter_context(socket.socket(address.family, socket.SOCK_STREAM))
@@ -161,7 +147,7 @@ def _try_once(member: Member, context: ssl.SSLContext) -> Accepted:
                 if sock.getsockname() == sock.getpeername():
                     # TCP connects a free port of this machine to itself now and then.
                     raise ConnectionRefusedError(0, "Connection refused")
-                accepted = _say_hello(member, TlsStream(sock, context, server_side=False))
+                accepted = _say_hello(member, tls_stream.TlsStream(sock, context, server_side=False))
                 on_failure.pop_all()
                 return accepted
         except OSError as error:
@@ -169,7 +155,7 @@ def _try_once(member: Member, context: ssl.SSLContext) -> Accepted:
     raise NotYet(why)
 
 
-def _say_hello(member: Member, stream: TlsStream) -> Accepted:
+def _say_hello(member: Member, stream: tls_stream.TlsStream) -> Accepted:
     part = member.part
     hello = {"is": "hello", "rank": part.rank, "host": member.host, "slots": part.slots}
     hello |= {"version": __version__, "python": sys.executable}
@@ -177,22 +163,22 @@ def _say_hello(member: Member, stream: TlsStream) -> Accepted:
         done = stream.shake_hands(b"")
         while not done:
             done = stream.shake_hands(_some(stream.sock))
-        stream.send(record_frame(hello))
+        stream.send(tls_stream.record_frame(hello))
         frames = stream.decrypt(b"")
         while not frames:
             frames = stream.decrypt(_some(stream.sock))
         (kind, payload), *more = frames
-        if kind != RECORD:
-            raise BrokenStream("something else than an answer")
-        answer = read_record(payload)
+        if kind != tls_stream.RECORD:
+            raise tls_stream.BrokenStream("something else than an answer")
+        answer = tls_stream.read_record(payload)
     except ssl.SSLError as error:
-        why = why_not(error)
+        why = tls_stream.why_not(error)
         if why == "it has another secret":
             raise NotReadyError(
                 f"{part.place}: the launcher there has another secret than {member.secret.source}. Give both the same."
             ) from None
         raise NotYet(why) from None
-    except BrokenStream as error:
+    except tls_stream.BrokenStream as error:
         raise NotYet(f"it sent {error}") from None
     return _accepted(part, stream, answer, tuple(more))
 
@@ -204,7 +190,9 @@ def _some(sock: socket.socket) -> bytes:
     return data
 
 
-def _accepted(part: Part, stream: TlsStream, answer: dict[str, Any], more: tuple[tuple[bytes, bytes], ...]) -> Accepted:
+def _accepted(
+    part: Part, stream: tls_stream.TlsStream, answer: dict[str, Any], more: tuple[tuple[bytes, bytes], ...]
+) -> Accepted:
     if answer.get("is") == "refused":
         why = f"refused: {answer.get('why')}"
         if answer.get("again") is True:
@@ -215,7 +203,7 @@ def _accepted(part: Part, stream: TlsStream, answer: dict[str, Any], more: tuple
         seconds = float(answer["lost_after"])
     except (KeyError, TypeError, ValueError):
         raise NotYet("its answer cannot be read") from None
-    keep_alive(stream.sock, seconds)
+    tls_stream.keep_alive(stream.sock, seconds)
     stream.sock.settimeout(None)
     return Accepted(stream, str(name), int(rank), str(run), python if python is None else str(python), seconds, more)
 
@@ -351,7 +339,7 @@ class _Relay:
             self._handle_signals()
         if self._is_connected and self._stream.sock.fileno() in ready:
             self._receive()
-        if self._is_connected and is_cut_off(self._stream.sock, self._lost_after):
+        if self._is_connected and tls_stream.is_cut_off(self._stream.sock, self._lost_after):
             self._lose_launcher()
         if self._events is not None and self._events.fileno() in ready:
             self._read_events()
@@ -372,7 +360,7 @@ class _Relay:
     def _receive(self) -> None:
         try:
             frames = self._stream.receive()
-        except (BrokenStream, ssl.SSLError):
+        except (tls_stream.BrokenStream, ssl.SSLError):
             frames = None
         if frames is None:
             self._lose_launcher()
@@ -381,17 +369,17 @@ class _Relay:
 
     def _handle(self, frames: Sequence[tuple[bytes, bytes]]) -> None:
         for kind, payload in frames:
-            if kind == AGENT:
+            if kind == tls_stream.AGENT:
                 self._to_agent += payload
-            elif kind == END:
+            elif kind == tls_stream.END:
                 self._agent_may_end = True
-            elif kind == RECORD:
+            elif kind == tls_stream.RECORD:
                 self._read_record(payload)
 
     def _read_record(self, payload: bytes) -> None:
         try:
-            record = read_record(payload)
-        except BrokenStream:
+            record = tls_stream.read_record(payload)
+        except tls_stream.BrokenStream:
             self._lose_launcher()
             return
         if record.get("is") == "end":
@@ -417,11 +405,13 @@ class _Relay:
     def _read_events(self) -> None:
         assert self._events is not None
         try:
-            data = os.read(self._events.fileno(), PIECE)
+            data = os.read(self._events.fileno(), tls_stream.PIECE)
         except BlockingIOError:
             return
         if self._is_connected:
-            self._to_network += self._stream.encrypt(frame(AGENT, data) if data else frame(END))
+            self._to_network += self._stream.encrypt(
+                tls_stream.frame(tls_stream.AGENT, data) if data else tls_stream.frame(tls_stream.END)
+            )
         self._report(data)
         if not data:
             self._events.close()

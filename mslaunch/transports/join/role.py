@@ -65,9 +65,11 @@ def settle(spec: JobSpec, environment: Mapping[str, str]) -> Part:
     host = host if host is not None else cluster.master
     rank = launch.node_rank if launch.node_rank is not None else cluster.rank
     launches = cluster.is_launcher if launch.node_rank is None else None
-    is_launcher = (
-        True if launch.launcher_only else launches if launches is not None else None if rank is None else rank == 0
-    )
+    is_launcher = launches
+    if launch.launcher_only:
+        is_launcher = True
+    elif launches is None and rank is not None:
+        is_launcher = rank == 0
     if host is None:
         raise RequestError(f"which node is the launcher? Name it with --master. {FIX} on every node.")
     slots = launch.workers_per_node or (cluster.slots if launch.workers is None else None)
@@ -76,6 +78,9 @@ def settle(spec: JobSpec, environment: Mapping[str, str]) -> Part:
         raise RequestError(f"how many nodes are there? Give --nnodes. {FIX} on every node.")
     if rank is not None and most and rank >= most:
         raise RequestError(f"node rank {rank} does not exist: there are {most} nodes, counted from 0.")
+    lends_devices = not launch.launcher_only
+    if launches is True:
+        lends_devices = lends_devices and any(seen_here(stem, environment) for stem in DEVICE_FILES.values())
     return Part(
         master=host,
         port=port or cluster.port or PORT,
@@ -83,15 +88,11 @@ def settle(spec: JobSpec, environment: Mapping[str, str]) -> Part:
         most=most,
         rank=rank,
         is_launcher=is_launcher,
-        lends_devices=not launch.launcher_only and (launches is not True or _has_devices(environment)),
+        lends_devices=lends_devices,
         slots=slots,
         timeout=launch.join_timeout,
         notes=(cluster.words(),) if cluster.sources else (),
     )
-
-
-def _has_devices(environment: Mapping[str, str]) -> bool:
-    return any(seen_here(stem, environment) for stem in DEVICE_FILES.values())
 
 
 def _nodes(spec: JobSpec, cluster: ClusterEnvironment) -> tuple[int, int]:

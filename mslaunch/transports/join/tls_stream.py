@@ -33,10 +33,6 @@ class Address:
     family: int
     name: tuple[object, ...]
 
-    @property
-    def is_loopback(self) -> bool:
-        return ipaddress.ip_address(str(self.name[0]).partition("%")[0]).is_loopback
-
 
 def resolve(host: str, port: int) -> list[Address]:
     """Return the addresses of a name, none where it does not resolve (yet)."""
@@ -49,7 +45,8 @@ def resolve(host: str, port: int) -> list[Address]:
 
 def is_local(addresses: list[Address]) -> bool:
     """Tell whether nothing from outside of this machine comes in by these."""
-    return bool(addresses) and all(address.is_loopback for address in addresses)
+    texts = [str(address.name[0]).partition("%")[0] for address in addresses]
+    return bool(texts) and all(ipaddress.ip_address(text).is_loopback for text in texts)
 
 
 class BrokenStream(Exception):

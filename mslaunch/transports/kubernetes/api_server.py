@@ -104,11 +104,7 @@ class Conflict(Exception):
         """Whether an earlier request may have created it."""
 
 
-class Unreachable(NotReadyError):
-    """The API server does not answer, or refuses."""
-
-
-class NoAnswer(Unreachable):
+class NoAnswer(NotReadyError):
     """The API server does not answer."""
 
     def __init__(self, what: str, why: str) -> None:
@@ -172,7 +168,7 @@ class JobObjects:
                 self._ask(request, f"read Job {self.job.name}", FIRST_PATIENCE)
         except NoAnswer as error:
             advice = "Nothing was submitted. See `kubectl cluster-info`, or set KUBECONFIG."
-            raise Unreachable(f"{error.why} {advice}") from None
+            raise NotReadyError(f"{error.why} {advice}") from None
 
     def create(self, body: Mapping[str, Any]) -> Any:
         """Create an object; one that was created by a request whose answer was lost is taken."""
@@ -188,25 +184,24 @@ class JobObjects:
             if kind != "Job":
                 if conflict.is_repeated:
                     return body
-            elif mark_of(found := self.root(PATIENCE)) and mark_of(found) == mark_of(body):
-                return found
+            elif mark_of(root := self.root(PATIENCE)) and mark_of(root) == mark_of(body):
+                return root
             raise NotReadyError(f"{conflict} Give another --run-id.") from None
 
     def root(self, patience: float = 0.0) -> dict[str, Any]:
         """The launcher's Job, which owns all other objects."""
-        found: dict[str, Any] = self._ask(self._about_job("read"), f"read Job {self.job.name}", patience)
-        return found
+        return dict(self._ask(self._about_job("read"), f"read Job {self.job.name}", patience))
 
     def pods(self, patience: float = 0.0) -> list[dict[str, Any]]:
-        chosen = {"label_selector": f"{RUN_LABEL}={self.job.name}"}
-        request = partial(self._core.list_namespaced_pod, self.job.namespace, **chosen, **_HOW)
-        return list(self._ask(request, "list pods", patience).get("items") or ())
+        return self._list("pod", patience, label_selector=f"{RUN_LABEL}={self.job.name}")
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The events of a Job, which say why it makes no pods."""
-        chosen = {"field_selector": f"involvedObject.name={name}"}
-        request = partial(self._core.list_namespaced_event, self.job.namespace, **chosen, **_HOW)
-        return list(self._ask(request, "list events", 0.0).get("items") or ())
+        return self._list("event", 0.0, field_selector=f"involvedObject.name={name}")
+
+    def _list(self, kind: str, patience: float, **selector: str) -> list[dict[str, Any]]:
+        request = partial(getattr(self._core, f"list_namespaced_{kind}"), self.job.namespace, **selector, **_HOW)
+        return list(self._ask(request, f"list {kind}s", patience).get("items") or ())
 
     def hold(self) -> bool:
         """Let the launcher's Job have no pod any more: its launcher gets SIGTERM, and the workers are there still.
@@ -227,12 +222,12 @@ class JobObjects:
     def _about_job(self, verb: str, body: Any = None, **options: Any) -> Callable[[], Any]:
         """A request about the launcher's Job, which may be one of Volcano."""
         bodies = () if body is None else (body,)
-        named = () if verb == "create" else (self.job.name,)
+        name = () if verb == "create" else (self.job.name,)
         if self.job.volcano:
             method = getattr(self._custom, f"{_CUSTOM_VERBS.get(verb, verb)}_namespaced_custom_object")
-            return partial(method, *VOLCANO, self.job.namespace, "jobs", *named, *bodies, **{**_HOW, **options})
+            return partial(method, *VOLCANO, self.job.namespace, "jobs", *name, *bodies, **{**_HOW, **options})
         method = getattr(self._batch, f"{verb}_namespaced_job")
-        return partial(method, *named, self.job.namespace, *bodies, **{**_HOW, **options})
+        return partial(method, *name, self.job.namespace, *bodies, **{**_HOW, **options})
 
     def _ask(self, request: Callable[[], Any], what: str, patience: float) -> Any:
         """Make a request, again and again for so many seconds where the server cannot be reached or is busy."""
@@ -251,7 +246,7 @@ class JobObjects:
                 if error.status == 409 and what.startswith("create"):
                     raise Conflict(f"cannot {what}: {why}", is_repeated) from None
                 if error.status not in (0, None, *_AGAIN):
-                    raise Unreachable(f"cannot {what}: {why}") from None
+                    raise NotReadyError(f"cannot {what}: {why}") from None
                 if not error.status:  # the client's own form of an error of TLS
                     why = f"the API server at {self._server} is not trusted: {one_line(error.reason)}."
             except (urllib3.exceptions.HTTPError, OSError, Unreadable) as error:

@@ -149,7 +149,8 @@ def _wait_for_containers(cluster: api_server.JobObjects, part: str = "") -> None
     began = time.monotonic()
     while True:
         pods = [pod for pod in cluster.pods(_PATIENCE) if part in ("", api_server.part_of(pod))]
-        late = time.monotonic() - began > states.grace_of(pods) + _GRACE_MARGIN
+        graces = [float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 30) for pod in pods]
+        late = time.monotonic() - began > max(graces, default=0.0) + _GRACE_MARGIN
         if late or all(map(states.has_stopped, pods)):
             return
         time.sleep(0.3)
@@ -194,4 +195,7 @@ class KubernetesTransport(Transport):
         return manifests.planned_hosts(job.spec)
 
     def notes(self, job: JobContext) -> tuple[str, ...]:
-        return (manifests.describe_pods(job.spec),)
+        launch = job.spec.launch
+        namespace = launch.namespace or launch.kubernetes.namespace
+        place = f"namespace {namespace}" if namespace else "the namespace of the kubeconfig"
+        return (f"pods run image {launch.image or launch.kubernetes.image} in {place}",)

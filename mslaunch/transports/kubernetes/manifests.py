@@ -257,13 +257,6 @@ def planned_hosts(spec: JobSpec) -> tuple[Host, ...]:
     return tuple(Host(f"worker{i}", f"worker{i}", each, python=python) for i in range(nodes))
 
 
-def describe_pods(spec: JobSpec) -> str:
-    """Say which image the pods run, and where."""
-    own = spec.launch.kubernetes
-    image, namespace = spec.launch.image or own.image, spec.launch.namespace or own.namespace
-    return f"pods run image {image} in {f'namespace {namespace}' if namespace else 'the namespace of the kubeconfig'}"
-
-
 def make_objects(spec: JobSpec, plan: Plan, command: Command) -> Objects:
     launch = spec.launch
     image = launch.image or launch.kubernetes.image

@@ -53,7 +53,8 @@ class Mirror:
         """The record of a run that has ended: nobody may see it before it holds what Kubernetes knows."""
         self._file = file
         state = os.pread(file, _HEADER, 0)
-        self.number = _number(state[:_NUMBER])
+        number = state[:_NUMBER].strip()
+        self.number = int(number) if number.isdigit() else 0
         """That of the last piece."""
         self._pod = state[_NUMBER:].decode(errors="replace").strip(" \0")
         self._sources = _read_sources(os.pread(file, _LARGEST_STATE, _HEADER))
@@ -102,7 +103,7 @@ class Mirror:
             os.pwrite(self._file, f"{self.number:<{_NUMBER}}{self._pod:<253}".encode(), 0)
 
     def _save_sources(self) -> None:
-        rows = {name: [one.inode, one.shift, one.missing] for name, one in self._sources.items()}
+        rows = {name: [source.inode, source.shift, source.missing] for name, source in self._sources.items()}
         text = json.dumps(rows).encode()
         os.pwrite(self._file, text, _HEADER)
         os.ftruncate(self._file, _HEADER + len(text))
@@ -144,10 +145,10 @@ class Mirror:
 
     def _has_no_times(self, name: str) -> bool:
         """Whether a file holds the times of a log that has a gap, or has one itself."""
-        stem, _, suffix = name.rpartition(".")
-        names = (name, f"{stem}{_TEXT}")
-        gaps = [self._sources[one].missing for one in names if one in self._sources]
-        return f".{suffix}" == _TIMES and any(gaps)
+        log = name.removesuffix(_TIMES) + _TEXT
+        return name.endswith(_TIMES) and any(
+            self._sources[file].missing for file in (name, log) if file in self._sources
+        )
 
     def _gap_line(self, name: str, gap: int, size: int) -> bytes:
         line = GAP.format(gap)
@@ -196,10 +197,6 @@ class Mirror:
         with suppress(OSError):
             beside.write_bytes(content)
             beside.replace(path)
-
-
-def _number(text: bytes) -> int:
-    return int(text) if text.strip().isdigit() else 0
 
 
 def _read_sources(text: bytes) -> dict[str, _Source]:

@@ -67,14 +67,6 @@ WAITING = {
     "PodInitializing": "",
 }
 """By the reason that a container waits for; an empty text is no trouble."""
-_JOB_PHASES = {
-    "Complete": "Succeeded",
-    "Completed": "Succeeded",
-    "Failed": "Failed",
-    "Aborted": "Failed",
-    "Terminated": "Failed",
-}
-"""By the condition of a Job, or the phase of one of Volcano."""
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
 
 
@@ -145,11 +137,6 @@ def has_stopped(pod: Pod) -> bool:
     return is_being_deleted(pod) and not has_begun
 
 
-def grace_of(pods: Iterable[Pod]) -> float:
-    """The seconds that containers have to end."""
-    return max((float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 30) for pod in pods), default=0.0)
-
-
 def first_ending(pods: Sequence[Pod], host: str, is_lost: bool, is_settled: bool = False) -> dict[str, Any] | None:
     """What the verdict has to say of the first pod that Kubernetes ended, or of a host that the launcher has lost.
 
@@ -209,14 +196,16 @@ def _verdict(pod: Pod, ending: Ending, message: object = None) -> dict[str, Any]
 def phase_of_job(root: Mapping[str, Any]) -> str:
     """Succeeded or Failed where a Job, or one of Volcano, is over; else empty."""
     status = root.get("status") or {}
-    done = [one.get("type") for one in status.get("conditions") or () if one.get("status") == "True"]
-    words = {*done, (status.get("state") or {}).get("phase")}
-    return next((phase for word, phase in _JOB_PHASES.items() if word in words), "")
+    done = [row.get("type") for row in status.get("conditions") or () if row.get("status") == "True"]
+    reasons = {*done, (status.get("state") or {}).get("phase")}  # Volcano has a phase, and no conditions
+    if reasons & {"Complete", "Completed"}:
+        return "Succeeded"
+    return "Failed" if reasons & {"Failed", "Aborted", "Terminated"} else ""
 
 
 def _condition(pod: Pod, kind: str) -> Mapping[str, Any]:
-    found = (pod.get("status") or {}).get("conditions") or ()
-    return next((one for one in found if one.get("type") == kind), {})
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition.get("type") == kind), {})
 
 
 def _terminated(pod: Pod) -> list[Mapping[str, Any]]:

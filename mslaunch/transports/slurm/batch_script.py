@@ -80,7 +80,10 @@ def place(spec: JobSpec, nodes: Sequence[Host], given: Allotment, target: str) -
             f"Slurm has given {len(nodes)} nodes, and there {'are' if ranks > 1 else 'is'} only "
             f"{counted(ranks, 'rank')}. Ask for as many nodes with --nodes, or for more --workers."
         )
-    counts = _counts(ranks, devices, tasks, len(nodes))
+    counts = spread(ranks, len(nodes))
+    for allotted in (tasks, tuple(map(len, devices.values()))):
+        if sum(allotted) == ranks and len(allotted) == len(nodes) and all(allotted):
+            counts = allotted
     placed = []
     for node, count in zip(nodes, counts, strict=True):
         has = devices[node.name]
@@ -91,13 +94,6 @@ def place(spec: JobSpec, nodes: Sequence[Host], given: Allotment, target: str) -
             )
         placed.append(replace(node, devices=has[:count] if len(has) >= count else tuple(range(count))))
     return tuple(placed)
-
-
-def _counts(ranks: int, devices: Mapping[str, tuple[int, ...]], tasks: tuple[int, ...], nodes: int) -> tuple[int, ...]:
-    for counts in (tuple(map(len, devices.values())), tasks):
-        if sum(counts) == ranks and len(counts) == nodes and all(counts):
-            return counts
-    return spread(ranks, nodes)
 
 
 _REFUSED = {

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -198,15 +199,10 @@ def _sacct(job: str) -> JobState:
 def _job_state(word: str, reason: str, ended: str) -> JobState:
     """Turn what squeue or sacct says of a job into a run's state; a job that Slurm does not know is lost."""
     reason = "" if reason == "None" else reason
-    return JobState(STATES.get(word, "lost"), word, reason, _time(ended), word == "COMPLETING")
-
-
-def _time(ended: str) -> str | None:
-    """Slurm writes N/A or Unknown for what has not ended."""
-    try:
-        return datetime.fromisoformat(ended).astimezone().isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError):
-        return None
+    time_of_end = None
+    with suppress(ValueError, OverflowError):  # Slurm writes N/A or Unknown for what has not ended
+        time_of_end = datetime.fromisoformat(ended).astimezone().isoformat(timespec="milliseconds")
+    return JobState(STATES.get(word, "lost"), word, reason, time_of_end, word == "COMPLETING")
 
 
 def ask(*command: str, seconds: float | None = _COMMAND_SECONDS, env: Mapping[str, str] | None = None) -> str:

@@ -242,14 +242,11 @@ class SshChannel(ProcessChannel):
         self._tail = seen[-len(ENDED) :]
         if not self.has_ended and ENDED in seen:
             self.has_ended = True
-            self._end_soon()
+            # ssh gets a moment to pass on the host's last words and to end; the stream ends with it.
+            timer = threading.Timer(LINGER_SECONDS, self._process.kill)
+            timer.daemon = True
+            timer.start()
         return data
-
-    def _end_soon(self) -> None:
-        """Give ssh a moment to pass on the host's last words and to end, then end it: the stream ends with it."""
-        timer = threading.Timer(LINGER_SECONDS, self._process.kill)
-        timer.daemon = True
-        timer.start()
 
     def is_finished(self) -> bool:
         return self.has_ended or super().is_finished()
