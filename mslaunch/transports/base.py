@@ -130,10 +130,7 @@ class JobQueue(Protocol):
         """Return what is submitted, for the run's folder."""
 
     def submit(self, run_dir: Path, secrets: Mapping[str, str] = ..., /) -> str:
-        """Submit a run whose folder is complete; return the job's id.
-
-        `secrets` is given where the job's `--env K` shall find values that are in no file: as MSLAUNCH_ENV_K.
-        """
+        """Submit a run whose folder is complete, with `secrets` as MSLAUNCH_ENV_<name>; return the job's id."""
 
     def submit_array(
         self,
@@ -182,10 +179,7 @@ class JobQueue(Protocol):
         del run_dir, job
 
     def guard(self, is_kept: bool) -> AbstractContextManager[None]:
-        """Return what surrounds the submitting and following of a job.
-
-        One that is not to be kept ends with its submitter, where the queue has that.
-        """
+        """Return what surrounds submitting and following; a job that is not kept ends with its submitter."""
         del is_kept
         return nullcontext()
 
@@ -320,10 +314,7 @@ class Transport:
 
 
 def open_each(hosts: Sequence[Host], open_one: Callable[[Host], tuple[Host, Channel]]) -> Opened:
-    """Open all hosts at once, each with a channel of its own; an error of one host becomes its trouble.
-
-    `open_one` returns the channel, and the host with its address, where that was not known before.
-    """
+    """Open all hosts at once by `open_one`, which adds a host's address; an error becomes its trouble."""
     from concurrent.futures import ThreadPoolExecutor
 
     def attempt(host: Host) -> tuple[Host, Channel] | str:

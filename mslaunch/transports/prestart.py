@@ -28,10 +28,7 @@ _early: list[subprocess.Popen[bytes]] = []
 def start(
     host: str, python: str | None = None, reads_stdin: bool = True, without: Collection[str] = ()
 ) -> subprocess.Popen[bytes]:
-    """Start an agent from this installation, in a session of its own, so that Ctrl-C reaches the launcher only.
-
-    `without` names variables of this process that it does not get.
-    """
+    """Start an agent, `without` some variables, in its own session: Ctrl-C is for the launcher."""
     here = str(Path(__file__).parents[2])
     ends: tuple[int, ...] = ()
     with suppress(OSError):  # a terminal that is another job's at the moment is not for a rank of this one

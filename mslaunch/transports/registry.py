@@ -79,10 +79,7 @@ def _joins(launch: LaunchSettings, environment: Mapping[str, str]) -> bool:
 
 
 def choose(job: JobContext, tell: Tell = ignore) -> Transport:
-    """Make the transport that a job names, else the implied one; refuse a job that it cannot carry out.
-
-    `tell` gets sentences for a person while hosts are waited for.
-    """
+    """Make the transport that a job names, else the implied one; refuse a job that it cannot carry out."""
     name = job.spec.launch.transport
     if name is None:
         name = implied(job.spec.launch, job.hosts, job.environment)

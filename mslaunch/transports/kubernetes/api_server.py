@@ -257,10 +257,7 @@ class JobObjects:
             time.sleep(_PAUSE)
 
     def log(self, pod: str, follow: float = 0.0, since: float | None = None) -> Iterator[bytes]:
-        """Yield the lines of a pod's log, of the last seconds only where told.
-
-        It is followed until it has been silent for so many seconds. A stream that breaks off raises NoAnswer.
-        """
+        """Yield the lines of a pod's log, of the last seconds where given, until it is silent for `follow` s."""
         import urllib3
         from kubernetes.client import ApiException
 

@@ -22,10 +22,7 @@ class Guard:
         self.process = process
 
     def watch(self, job: str, mark: str = "") -> None:
-        """Have a job deleted if this process is killed: the one that has this mark, and no other of its name.
-
-        The empty name leaves the job before alone from now on.
-        """
+        """Have the job with this mark deleted if this process is killed; an empty name releases it again."""
         self.job = job
         with suppress(OSError):
             assert self.process.stdin is not None

@@ -134,10 +134,7 @@ class Following:
         return time.monotonic() - self._lost_since > _RETURN_PATIENCE
 
     def _read(self, mirror: Mirror, launcher: Pod, follow: bool) -> bool:
-        """Read the launcher's log from where this process has left off and some before, else from its beginning.
-
-        Say whether it was read to its end, as far as it is there.
-        """
+        """Read the launcher's log from where this process left off and some before; say whether to its end."""
         pod, now = launcher["metadata"]["name"], time.monotonic()
         quiet, since = 0.0, None
         if follow:

@@ -74,18 +74,16 @@ class KubernetesQueue(JobQueue):
 
     def state(self, job: str, since: float | None = None) -> JobState | None:
         answered_at, answer = self._answers.get(job, (0.0, None))
-        if time.monotonic() - answered_at >= (_ASK_EVERY if since is None else since):
-            answer = self._ask(job)
-            self._answers[job] = (time.monotonic(), answer)
-        return answer
-
-    def _ask(self, job: str) -> JobState | None:
+        if time.monotonic() - answered_at < (_ASK_EVERY if since is None else since):
+            return answer
         try:
-            return _judge(_cluster(job))
+            answer = _judge(_cluster(job))
         except api_server.NotFound:
-            return JobState("stopped", "deleted")
+            answer = JobState("stopped", "deleted")
         except MslaunchError:
-            return None
+            answer = None
+        self._answers[job] = (time.monotonic(), answer)
+        return answer
 
     def cancel(self, job: str) -> None:
         """End the launcher first, so that it ends the ranks and what it says is read; then end and delete the rest."""
