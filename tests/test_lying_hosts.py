@@ -21,7 +21,7 @@ from mslaunch.shared import layout
 from mslaunch.shared.wire import UnreadableRecord
 from mslaunch.signals import SignalSource
 from mslaunch.transports.process import ProcessChannel
-from mslaunch.transports.slurm.step import SrunChannel
+from mslaunch.transports.slurm import SrunChannel
 from tests.plan.test_make import facts_of, spec_of
 from tests.test_attempt import Replay, ScriptedChannel, ScriptedTransport, causes
 

@@ -21,8 +21,8 @@ from mslaunch.hosts import Host
 from mslaunch.launcher.check import converse
 from mslaunch.transports.process import ProcessChannel
 from mslaunch.transports.ssh import channel as failures
+from mslaunch.transports.ssh import run_commands
 from mslaunch.transports.ssh.channel import config_for_home
-from mslaunch.transports.ssh.connections import run_commands
 from mslaunch.transports.streams import Waiting
 from tests import ssh_bed
 from tests.conftest import MSLAUNCH, Bench, wait_for

@@ -16,7 +16,7 @@ from mslaunch.launcher.check import Checked, Report, check_devices
 from mslaunch.plan.variables import NOT_CARRIED, carried
 from mslaunch.shared import device_locks, messages, probe, visible_devices
 from mslaunch.shared.visible_devices import VARIABLES, environment_of_ranks, limit
-from mslaunch.transports.slurm.step import allotment
+from mslaunch.transports.slurm import allotment
 from tests.conftest import Bench, wait_for
 from tests.device_bed import on_devices
 from tests.test_numa import machine, tools

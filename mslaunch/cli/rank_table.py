@@ -26,7 +26,7 @@ from mslaunch.ranktable.generate import HCCN_CONF, probe
 from mslaunch.ranktable.repair import differences
 from mslaunch.ranktable.servers import RankTable, Server, merge, number
 from mslaunch.ranktable.versions import VERSIONS, read_table, validate, write_table
-from mslaunch.transports.ssh.connections import run_commands
+from mslaunch.transports.ssh import run_commands
 
 app = common.new_app()
 
