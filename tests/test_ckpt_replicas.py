@@ -10,8 +10,8 @@ import pytest
 
 from mslaunch.checkpoint.formats import ckpt
 from mslaunch.checkpoint.formats.table import read_shard
-from mslaunch.checkpoint.sharding import replicas
-from mslaunch.checkpoint.sharding.replicas import differing_parameter
+from mslaunch.checkpoint.sharding import sets
+from mslaunch.checkpoint.sharding.sets import differing_parameter
 from mslaunch.errors import ShardUnreadable
 from tests.sharded import Content, write_shard
 
@@ -41,7 +41,7 @@ def test_the_parameter_that_differs_is_named_with_its_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Content
 ) -> None:
     """Bytes are compared to the end, piece by piece."""
-    monkeypatch.setattr(replicas, "CHUNK", 4)
+    monkeypatch.setattr(sets, "CHUNK", 4)
     assert differing(tmp_path, SAME, SAME, SAME | other) == (2, "b")
 
 

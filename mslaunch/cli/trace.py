@@ -14,8 +14,8 @@ from mslaunch.text import counted
 from mslaunch.weights.trace.comparing import compare_traces
 
 if TYPE_CHECKING:
-    from mslaunch.weights.trace.cause import Pair
     from mslaunch.weights.trace.comparing import TraceComparison
+    from mslaunch.weights.trace.pairing import Pair
     from mslaunch.weights.trace.trace_folder import Recorded
 
 app = common.new_app()
@@ -55,8 +55,7 @@ def compare(
 
 
 def _show(comparison: TraceComparison, first: str, second: str, tolerance: float | None) -> None:
-    from mslaunch.weights.trace.cause import label
-    from mslaunch.weights.trace.pairing import few
+    from mslaunch.weights.trace.pairing import few, label
 
     rows = [(label(pair.first), pair.first.kind, pair.second.kind, *_difference(pair)) for pair in comparison.pairs]
     print(columns([("MODULE", "A", "B", "DIFFERENCE", ""), *rows]), end="")
@@ -82,7 +81,7 @@ def _show(comparison: TraceComparison, first: str, second: str, tolerance: float
 
 
 def _sum_up(comparison: TraceComparison, tolerance: float | None) -> str:
-    from mslaunch.weights.trace.cause import label
+    from mslaunch.weights.trace.pairing import label
     from mslaunch.weights.trace.tolerance import limits_of
 
     different = comparison.first_different

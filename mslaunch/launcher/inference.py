@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mslaunch.checkpoint.sharding.sets import ShardSet, find_set, strategy_beside
+from mslaunch.checkpoint.sharding.sets import ShardSet, differing_parameter, find_set, strategy_beside
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
 from mslaunch.errors import Disagreement, RequestError
@@ -181,8 +181,6 @@ def choose_files(served: ServedSet, workers: int, run_dir: str) -> ChosenFiles:
 def _same_for_all(served: ServedSet, workers: int, shards: Mapping[int, Shard], notes: tuple[str, ...]) -> ChosenFiles:
     path, files = served.request.path, served.shards.files
     if len(files) > 1:
-        from mslaunch.checkpoint.sharding.replicas import differing_parameter
-
         ranks = f"{len(files)} ranks, and no --strategy"
         if different := differing_parameter(shards):
             rank, name = different

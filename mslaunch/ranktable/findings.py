@@ -30,15 +30,10 @@ class Finding:
     column: int = 1
 
     def words(self, name: str) -> str:
-        place = path_words(self.path)
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path)
+        place = place.lstrip(".") or "the table"
         answer = f" (HCCL: {self.code})" if self.code else ""
         return f"{name}:{self.line}:{self.column}: {self.severity}: {place}: {self.what}{answer}. {self.fix}"
-
-
-def path_words(path: Path) -> str:
-    """Write a place as people read it: `server_list[0].device[1].rank_id`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.lstrip(".") or "the table"
 
 
 class TableUnreadable(Exception):
@@ -73,14 +68,14 @@ def locate(text: str, findings: Iterable[Finding]) -> list[Finding]:
     """Give every finding the line and column of its place, in one walk through the text."""
     paths = {finding.path for finding in findings if finding.path}
     places = dict(_walk(text, paths)) if paths else {}
-    return [_placed(finding, places) for finding in findings]
-
-
-def _placed(finding: Finding, places: dict[Path, tuple[int, int]]) -> Finding:
-    path = finding.path
-    while path and path not in places:
-        path = path[:-1]
-    return replace(finding, line=places[path][0], column=places[path][1]) if path else finding
+    located = []
+    for finding in findings:
+        path = finding.path
+        while path and path not in places:
+            path = path[:-1]
+        line, column = places.get(path, (finding.line, finding.column))
+        located.append(replace(finding, line=line, column=column))
+    return located
 
 
 def _walk(text: str, paths: set[Path]) -> Iterator[tuple[Path, tuple[int, int]]]:

@@ -14,7 +14,9 @@ from mslaunch.ranktable.servers import Device, RankTable, Server, number
 _RANGE = re.compile(r"\[\s*(\d{1,6})\s*,\s*(\d{1,6})\s*\)")
 _ADDRESS = re.compile(r"^\s*address_(\d{1,6})\s*=\s*(\S+)\s*$", re.MULTILINE)
 _TOOL = re.compile(r"^\s*ipaddr\s*:\s*(\S+)\s*$", re.MULTILINE)
+"""What `hccn_tool -i N -ip -g` prints."""
 _SDID = re.compile(r"^\s*SDID\s*:\s*(\d+)\s*$", re.MULTILINE)
+"""What `npu-smi info -t spod-info -i ID -c CHIP` prints."""
 
 
 def parse_device_num(text: str) -> tuple[int, ...]:
@@ -31,18 +33,6 @@ def parse_device_num(text: str) -> tuple[int, ...]:
 def parse_hccn_conf(text: str) -> dict[int, str]:
     """Read the device addresses of /etc/hccn.conf: lines `address_0=192.168.100.101`."""
     return {int(number): address for number, address in _ADDRESS.findall(text)}
-
-
-def parse_hccn_tool(text: str) -> str | None:
-    """Read what `hccn_tool -i N -ip -g` printed: `ipaddr:192.168.100.101`."""
-    match = _TOOL.search(text)
-    return match[1] if match else None
-
-
-def parse_spod_info(text: str) -> str | None:
-    """Read the SDID out of what `npu-smi info -t spod-info -i ID -c CHIP` printed."""
-    match = _SDID.search(text)
-    return match[1] if match else None
 
 
 def from_hosts(hosts: Sequence[Host], addresses: Mapping[int, str] | None = None) -> RankTable:
@@ -130,10 +120,11 @@ def probe(ask: Ask, host: str) -> tuple[Device, ...]:
             f"{host}: no Ascend device was found: {HCCN_CONF} names none and /dev has no davinci. "
             f"Run this on an Ascend host, or name devices with --hosts."
         )
-    return tuple(_device(ask, device, addresses.get(device)) for device in ids)
-
-
-def _device(ask: Ask, device: int, address: str | None) -> Device:
-    address = address or parse_hccn_tool(ask(("hccn_tool", "-i", str(device), "-ip", "-g")) or "")
-    sdid = parse_spod_info(ask(("npu-smi", "info", "-t", "spod-info", "-i", str(device), "-c", "0")) or "")
-    return Device(device, device_ip=address, super_device_id=sdid)
+    devices = []
+    for device in ids:
+        address = addresses.get(device)
+        if address is None and (tool := _TOOL.search(ask(("hccn_tool", "-i", str(device), "-ip", "-g")) or "")):
+            address = tool[1]
+        pod = _SDID.search(ask(("npu-smi", "info", "-t", "spod-info", "-i", str(device), "-c", "0")) or "")
+        devices.append(Device(device, device_ip=address, super_device_id=pod[1] if pod else None))
+    return tuple(devices)

@@ -390,7 +390,7 @@ def _best(folder: RunFolder, network: Network) -> SavedStep | None:
     loss = _losses(folder, common)
     order = sorted(range(len(common)), key=lambda index: loss[index]) if loss else range(len(common))
     for saved in (common[index] for index in order):
-        if newest_complete(network, folder.path, network.ranks, only=saved, strict=True).is_complete:
+        if not newest_complete(network, folder.path, network.ranks, only=saved, strict=True).faults:
             return saved
     return None
 

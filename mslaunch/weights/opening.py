@@ -44,35 +44,6 @@ _EMBEDDINGS = ("model.embed_tokens.weight", "transformer.wte.weight", "shared.we
 """What the head of a language model is tied to, where its config.json says that it is tied."""
 
 
-def without_wrappers(weights: Mapping[str, Weight]) -> dict[str, Weight]:
-    """Name the weights as the network itself does."""
-    made: dict[str, Weight] = {}
-    for old, new in zip(weights, _plain_names(list(weights)), strict=True):
-        if new in made:
-            raise RequestError(f"{old}: without the words of wrappers it is {new}, as another is. Rename one of them.")
-        made[new] = rename(weights[old], new)
-    return made
-
-
-def _plain_names(names: list[str]) -> list[str]:
-    names = [".".join(part for part in name.split(".") if part not in _SEGMENTS) or name for name in names]
-    while names and all(len(name) > len(_PREFIX) and name.startswith(_PREFIX) for name in names):
-        names = [name.removeprefix(_PREFIX) for name in names]
-    return names
-
-
-def with_aliases(weights: Mapping[str, Weight], aliases: Mapping[str, str]) -> dict[str, Weight]:
-    """Add the names of tied weights; each is that of a weight which is there."""
-    tied = {name: rename(weights[other], name) for name, other in aliases.items() if name not in weights}
-    return {**weights, **tied}
-
-
-def head_alias(weights: Mapping[str, Weight]) -> dict[str, str]:
-    """Return what the missing head of a language model with tied weights is."""
-    embedding = next((name for name in _EMBEDDINGS if name in weights), None)
-    return {_HEAD: embedding} if embedding and _HEAD not in weights else {}
-
-
 SUFFIXES = (*FORMATS, *TORCH_SUFFIXES)
 _MOST_INDEX = 64 << 20
 _MOST_CONFIG = 4 << 20
@@ -93,22 +64,41 @@ class _Opened:
 def open_weights(path: Path, strategy: Strategy | None = None, key: str | None = None) -> Weights:
     """Read the headers of everything that belongs together at this place; ranks' shards need their strategy."""
     folder = path if path.is_dir() else path.parent
-    opened = _open(path, strategy, key)
+    if path.is_dir():
+        opened = _open_folder(path, strategy, key)
+    elif not path.exists():
+        raise RequestError(f"{path}: no such file. Name a file that ends in {', '.join(SUFFIXES)}, or a folder.")
+    elif path.name.endswith(".index.json"):
+        opened = _open_index(path, key)
+    else:
+        check_not_distributed(path)
+        opened = _open_files(siblings(path), key)
     if not opened.is_torch:
         return opened.weights
-    weights = without_wrappers(with_aliases(opened.weights, opened.aliases))
-    return with_aliases(weights, head_alias(weights)) if _says_tied(folder / "config.json") else weights
+    weights = _without_wrappers(_with_aliases(opened.weights, opened.aliases))
+    embedding = next((name for name in _EMBEDDINGS if name in weights), None)
+    if embedding is None or not _says_tied(folder / "config.json"):
+        return weights
+    return _with_aliases(weights, {_HEAD: embedding})
 
 
-def _open(path: Path, strategy: Strategy | None, key: str | None) -> _Opened:
-    if path.is_dir():
-        return _open_folder(path, strategy, key)
-    if not path.exists():
-        raise RequestError(f"{path}: no such file. Name a file that ends in {', '.join(SUFFIXES)}, or a folder.")
-    if path.name.endswith(".index.json"):
-        return _open_index(path, key)
-    check_not_distributed(path)
-    return _open_files(siblings(path), key)
+def _with_aliases(weights: Weights, aliases: Mapping[str, str]) -> Weights:
+    """Add the names of tied weights; each is that of a weight which is there."""
+    tied = {name: rename(weights[other], name) for name, other in aliases.items() if name not in weights}
+    return {**weights, **tied}
+
+
+def _without_wrappers(weights: Weights) -> Weights:
+    """Name the weights as the network itself does."""
+    names = [".".join(part for part in name.split(".") if part not in _SEGMENTS) or name for name in weights]
+    while names and all(len(name) > len(_PREFIX) and name.startswith(_PREFIX) for name in names):
+        names = [name.removeprefix(_PREFIX) for name in names]
+    made: Weights = {}
+    for old, new in zip(weights, names, strict=True):
+        if new in made:
+            raise RequestError(f"{old}: without the words of wrappers it is {new}, as another is. Rename one of them.")
+        made[new] = rename(weights[old], new)
+    return made
 
 
 def _says_tied(config: Path) -> bool:
@@ -138,19 +128,16 @@ def files_of(weights: Weights) -> list[Path]:
 def _open_folder(folder: Path, strategy: Strategy | None, key: str | None) -> _Opened:
     if index := find_index(folder):
         return _open_index(index, key)
-    has_shards = any(folder.glob(f"{layout.RANK}*")) or _has_checkpoints(folder)
+    own = [suffix for suffix in FORMATS if suffix not in FOR_TORCH]  # MindSpore's alone
+    has_shards = any(folder.glob(f"{layout.RANK}*")) or any(
+        path.suffix in own and not is_torch(path) for path in folder.iterdir()
+    )
     if strategy is not None or has_shards:
         return _Opened(_open_ranks(folder, strategy))
     if files := files_of_torch(folder):
         return _open_files(files, key)
     patterns = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
     raise RequestError(f"{folder}: no weights ({patterns}) here.")
-
-
-def _has_checkpoints(folder: Path) -> bool:
-    """Tell whether a folder has files of a format that is MindSpore's alone."""
-    own = [suffix for suffix in FORMATS if suffix not in FOR_TORCH]
-    return any(path.suffix in own and not is_torch(path) for path in folder.iterdir())
 
 
 def _open_index(path: Path, key: str | None) -> _Opened:

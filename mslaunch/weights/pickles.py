@@ -27,13 +27,11 @@ MOST_OPCODES = 1 << 20
 MOST_MARKS = 1000
 
 
-def read_pickle(file: io.BytesIO) -> Any:
-    """Read one pickle up to its end; a name that is in none of the tables is refused."""
-    return _Reader().read(file)
+def read_pickle(file: io.BytesIO) -> tuple[Any, dict[str, StorageRef]]:
+    """Read one pickle up to its end, and every storage that it refers to, also from what is dropped.
 
-
-def read_with_storages(file: io.BytesIO) -> tuple[Any, dict[str, StorageRef]]:
-    """Read one pickle, and return as well every storage that it refers to, also from what is dropped."""
+    A name that is in none of the tables is refused.
+    """
     reader = _Reader()
     return reader.read(file), reader.storages
 

@@ -8,14 +8,13 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from mslaunch.checkpoint.formats.tensor import OTHER_ITEMS, MalformedFile, Part, Tensor
 from mslaunch.checkpoint.moving.views import ITEMS, TensorView
 from mslaunch.weights.pickled_values import Opaque, TensorRef
-from mslaunch.weights.pickles import read_pickle, read_with_storages
+from mslaunch.weights.pickles import read_pickle
 
 _MOST_TENSORS = 1 << 20
 _MOST_LEVELS = 8
@@ -33,11 +32,14 @@ _RANDOM = re.compile(r"(\w+_)?rng(_\w+)?")
 """How the state of random numbers is called, which is a tensor."""
 
 
-def find_state_dict(value: Any, key: str | None) -> dict[str, TensorRef]:
+def _find_state_dict(value: Any, key: str | None) -> dict[str, TensorRef]:
     """Return the tensors of the network; `key` names its state_dict where there are several."""
     tensors = _tensors(_by_key(value, key) if key else _state_dict(value, _holders(value, _is_tensor)))
     if not tensors:
-        raise MalformedFile(f"it holds no tensor{_objects(value)}")
+        # An object in a file that holds no tensor: a whole model may be one.
+        members = value.items() if isinstance(value, dict) else ()
+        objects = (f"; {str(name)[:40]} is {member.words()}" for name, member in members if _is_object(member))
+        raise MalformedFile(f"it holds no tensor{next(objects, '')}")
     if not any(all(tensor.shape) for tensor in tensors.values()):
         raise MalformedFile(
             "all of its tensors are empty: DeepSpeed ZeRO-3 keeps the weights elsewhere. "
@@ -72,7 +74,8 @@ def _state_dict(value: Any, holders: Set[int], level: int = 0) -> dict[Any, Any]
     beside = [member for member in network.values() if id(member) in holders and not isinstance(member, dict)]
     wrapper = next((name for name in _WRAPPERS if name in inner), None)
     is_top = level == 0
-    if level > _MOST_LEVELS or (beside and not (is_top and inner and (wrapper or _are_numbers(beside)))):
+    are_numbers = all(isinstance(number, TensorRef) and number.shape in ((), (1,)) for number in beside)
+    if level > _MOST_LEVELS or (beside and not (is_top and inner and (wrapper or are_numbers))):
         _check_optimizers(inner)
         return network if is_top else value
     if wrapper is not None:
@@ -82,10 +85,6 @@ def _state_dict(value: Any, holders: Set[int], level: int = 0) -> dict[Any, Any]
         names = ", ".join(sorted(str(name)[:40] for name in inner)[:_SHOWN])
         raise MalformedFile(f"it holds several state_dicts ({names}). Say which one with --key")
     return next(iter(inner.values()), {})
-
-
-def _are_numbers(values: list[Any]) -> bool:
-    return all(isinstance(number, TensorRef) and number.shape in ((), (1,)) for number in values)
 
 
 def _is_of_training(name: Any, value: Any) -> bool:
@@ -176,15 +175,6 @@ def _whole(value: Any) -> str:
     return f" but {value.path[:80]}" if isinstance(value, Opaque) else ""
 
 
-def _objects(value: Any) -> str:
-    """Name an object in a file that holds no tensor: a whole model may be one."""
-    if isinstance(value, dict):
-        for name, member in value.items():
-            if _is_object(member):
-                return f"; {str(name)[:40]} is {member.words()}"
-    return ""
-
-
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, TensorRef)
 
@@ -203,12 +193,8 @@ _COUNT = struct.Struct("<q")
 _ITEMS = {**ITEMS, **OTHER_ITEMS}
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What a file holds: its pickled value, and where each storage lies."""
-
-    value: Any
-    storages: Mapping[str, Part]
+Stored = tuple[Any, Mapping[str, Part]]
+"""What a file holds: its pickled value, and where each storage lies."""
 
 
 def read(fd: int, size: int, key: str | None = None) -> dict[str, TensorView | Tensor]:
@@ -217,9 +203,9 @@ def read(fd: int, size: int, key: str | None = None) -> dict[str, TensorView | T
     A type that MindSpore's checkpoints do not have is returned as a tensor: it can be named and left out, not written.
     """
     head = os.pread(fd, 4, 0)
-    stored = _read_zip(fd, size) if head == b"PK\x03\x04" else _read_older(fd, size, head)
-    tensors = find_state_dict(stored.value, key)
-    return {name: _view(name, tensor, stored.storages, size) for name, tensor in tensors.items()}
+    value, storages = _read_zip(fd, size) if head == b"PK\x03\x04" else _read_older(fd, size, head)
+    tensors = _find_state_dict(value, key)
+    return {name: _view(name, tensor, storages, size) for name, tensor in tensors.items()}
 
 
 def _read_zip(fd: int, size: int) -> Stored:
@@ -239,12 +225,12 @@ def _read_zip(fd: int, size: int) -> Stored:
     at, length = _part(fd, entries[f"{root}data.pkl"], size)
     if length > _MOST_PICKLE:
         raise MalformedFile(f"its pickle is larger than {_MOST_PICKLE >> 20} MB")
-    value = read_pickle(io.BytesIO(os.pread(fd, length, at)))
+    value, _ = read_pickle(io.BytesIO(os.pread(fd, length, at)))
     data = f"{root}data/"
     storages = {
         name.removeprefix(data): _part(fd, entry, size) for name, entry in entries.items() if name.startswith(data)
     }
-    return Stored(value, storages)
+    return value, storages
 
 
 def _part(fd: int, entry: zipfile.ZipInfo, size: int) -> Part:
@@ -266,15 +252,15 @@ def _read_older(fd: int, size: int, head: bytes) -> Stored:
     if head[:1] != b"\x80":
         raise MalformedFile("neither a zip file nor a pickle, so not from torch.save")
     file = io.BytesIO(os.pread(fd, min(size, _MOST_PICKLE), 0))
-    if read_pickle(file) != _MAGIC:
+    if read_pickle(file)[0] != _MAGIC:
         raise MalformedFile("a pickle, but not one of torch.save")
-    if read_pickle(file) != _PROTOCOL:
+    if read_pickle(file)[0] != _PROTOCOL:
         raise MalformedFile("torch.save of an unknown version")
-    system = read_pickle(file)
+    system, _ = read_pickle(file)
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise MalformedFile("its numbers are big-endian, which is not supported")
-    value, refs = read_with_storages(file)
-    keys = read_pickle(file)
+    value, refs = read_pickle(file)
+    keys, _ = read_pickle(file)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise MalformedFile("it does not list its storages")
     sizes = {ref.key: _ITEMS.get(ref.dtype or "", 1) for ref in refs.values()}
@@ -287,7 +273,7 @@ def _read_older(fd: int, size: int, head: bytes) -> Stored:
             raise MalformedFile(f"truncated: storage {key[:40]} does not end in the file")
         storages[key] = (at, length)
         at += length
-    return Stored(value, storages)
+    return value, storages
 
 
 def _view(name: str, tensor: TensorRef, storages: Mapping[str, Part], size: int) -> TensorView | Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
@@ -44,10 +44,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How one format keeps checkpoints: what a folder holds of it, which bytes are which parameter, how it is written.
-
-    The methods are those of formats with one file per rank and step. A format with other files overrides them.
-    """
+    """How one format keeps checkpoints, one file per rank and step: how a file is recognised, read and written."""
 
     name: str
     """What --format calls it; its files end in this name."""
@@ -66,44 +63,10 @@ class Format:
     may_overlap: bool = False
     """MindSpore's transform_checkpoints is known to have written slices that begin inside of others."""
 
-    @property
-    def suffix(self) -> str:
-        return f".{self.name}"
 
-    def recognise(self, entries: Iterable[os.DirEntry[str]]) -> list[Path]:
-        """Return the checkpoints among the entries of a folder."""
-        paths = []
-        for entry in entries:
-            path = Path(entry.path)
-            with suppress(OSError):  # a link to itself
-                if path.suffix == self.suffix and entry.is_file() and self.is_checkpoint(path):
-                    paths.append(path)
-        return paths
-
-    def describe(self, shards: Mapping[int, Shard], strategy: Strategy | None) -> dict[str, Parameter]:
-        """Return the parameters of a step, in the order of the files; of replicas, the first rank's."""
-        shapes: dict[str, Shape] = {}
-        boxes: dict[str, dict[Box, tuple[Path, Tensor]]] = {}
-        for rank in sorted(shards):
-            layouts = strategy.of_rank(rank) if strategy else {}
-            for name, tensor in shards[rank].tensors.items():
-                layout = layouts.get(name)
-                if layout is None or strategy is None:
-                    shape = shapes.setdefault(name, tensor.shape)
-                    place = everything(shape)
-                else:
-                    shape = shapes.setdefault(name, whole_shape(layout, tensor.shape))
-                    place = box(layout, shape, rank % strategy.stage_devices)
-                boxes.setdefault(name, {}).setdefault(place, (shards[rank].path, tensor))
-        return {
-            name: Parameter(shapes[name], tuple((place, *file) for place, file in places.items()))
-            for name, places in boxes.items()
-        }
-
-
-_ROWS = (
-    Format("ckpt", ckpt.read, ckpt.frame, ckpt.checksum, ckpt.is_checkpoint, ckpt.TYPES),
-    Format(
+FORMATS = {
+    ".ckpt": Format("ckpt", ckpt.read, ckpt.frame, ckpt.checksum, ckpt.is_checkpoint, ckpt.TYPES),
+    ".safetensors": Format(
         "safetensors",
         safetensors.read,
         safetensors.frame,
@@ -111,11 +74,9 @@ _ROWS = (
         is_used_by_torch=True,
         may_overlap=True,
     ),
-)
-FORMATS = {row.suffix: row for row in _ROWS}
+}
 """By suffix. The first is preferred where a step is there in several formats."""
-FOR_TORCH = tuple(row.suffix for row in _ROWS if row.is_used_by_torch)
-
+FOR_TORCH = tuple(suffix for suffix, row in FORMATS.items() if row.is_used_by_torch)
 TORCH_SUFFIXES = (".pth", ".pt", ".bin")
 _ZIP = b"PK\x03\x04"
 _PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
@@ -125,18 +86,15 @@ def is_torch(path: Path) -> bool:
     """Tell whether a file is of torch.save; Lightning calls them .ckpt, others .pth.tar, .pkl or anything."""
     if path.suffix in TORCH_SUFFIXES:
         return True
-    return path.suffix not in FOR_TORCH and _head(path).startswith((_ZIP, *_PICKLES))
-
-
-def _head(path: Path) -> bytes:
-    """Return the first bytes; none where it is not a regular file, or cannot be read."""
-    with suppress(OSError, ShardUnreadable):
+    if path.suffix in FOR_TORCH:
+        return False
+    with suppress(OSError, ShardUnreadable):  # not a regular file, or cannot be read
         fd, _ = open_regular(path)
         try:
-            return os.pread(fd, len(_ZIP), 0)
+            return os.pread(fd, len(_ZIP), 0).startswith((_ZIP, *_PICKLES))
         finally:
             os.close(fd)
-    return b""
+    return False
 
 
 def recognise(folder: Path) -> list[Path]:
@@ -146,7 +104,13 @@ def recognise(folder: Path) -> list[Path]:
             entries = list(listing)
     except OSError:
         return []
-    return sorted(path for row in _ROWS for path in row.recognise(entries))
+    paths = []
+    for entry in entries:
+        path = Path(entry.path)
+        with suppress(OSError):  # a link to itself
+            if entry.is_file() and is_checkpoint(path):
+                paths.append(path)
+    return sorted(paths)
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -162,8 +126,24 @@ def format_of(path: Path) -> Format:
 
 
 def describe(shards: Mapping[int, Shard], strategy: Strategy | None) -> dict[str, Parameter]:
-    """Return the parameters of a step, whose files all have one format."""
-    return format_of(next(iter(shards.values())).path).describe(shards, strategy)
+    """Return the parameters of a step, in the order of the files; of replicas, the first rank's."""
+    shapes: dict[str, Shape] = {}
+    boxes: dict[str, dict[Box, tuple[Path, Tensor]]] = {}
+    for rank in sorted(shards):
+        layouts = strategy.of_rank(rank) if strategy else {}
+        for name, tensor in shards[rank].tensors.items():
+            layout = layouts.get(name)
+            if layout is None or strategy is None:
+                shape = shapes.setdefault(name, tensor.shape)
+                place = everything(shape)
+            else:
+                shape = shapes.setdefault(name, whole_shape(layout, tensor.shape))
+                place = box(layout, shape, rank % strategy.stage_devices)
+            boxes.setdefault(name, {}).setdefault(place, (shards[rank].path, tensor))
+    return {
+        name: Parameter(shapes[name], tuple((place, *file) for place, file in places.items()))
+        for name, places in boxes.items()
+    }
 
 
 def read_shard(path: Path) -> Shard:

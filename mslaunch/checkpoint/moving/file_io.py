@@ -6,7 +6,6 @@ import errno
 import os
 import stat
 import threading
-from dataclasses import dataclass
 from pathlib import Path, PosixPath
 from typing import Protocol
 
@@ -117,20 +116,17 @@ class SameFile:
             self.fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
             raise Differs(f"{path}: {error.strerror}") from None
+        status = os.fstat(self.fd)
         try:
-            self._check(path, layout)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != layout.size:
+                raise Differs(f"{path}: not a file of {layout.size} bytes")
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                raise Differs(f"{path}: others may write to it")
+            for at, head in layout.heads:
+                self.put(memoryview(head), at)
         except BaseException:
             os.close(self.fd)
             raise
-
-    def _check(self, path: Path, layout: FileLayout) -> None:
-        status = os.fstat(self.fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != layout.size:
-            raise Differs(f"{path}: not a file of {layout.size} bytes")
-        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise Differs(f"{path}: others may write to it")
-        for at, head in layout.heads:
-            self.put(memoryview(head), at)
 
     def put(self, data: memoryview, at: int) -> None:
         for begin in range(0, len(data), COMPARED):
@@ -142,26 +138,14 @@ class SameFile:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """What tells that a file has changed."""
-
-    content: tuple[int, int, int, int]
-    """Device, inode, size, and the time of the last change of its bytes, which anybody can put back."""
-    names: int
-    """How many names it has."""
-    changed: int
-    """The time of the last change of anything, names included."""
-
-    def is_of(self, other: Version) -> bool:
-        """Tell whether two are of the same bytes; a file that got or lost a name meanwhile has a new time for that."""
-        return self.content == other.content and (self.changed == other.changed or self.names != other.names)
+_CONTENT = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+"""What is the same as long as nobody has written to a file; the last one anybody can put back."""
 
 
 class SourcePath(PosixPath):
-    """A path, and which file it named when its headers were read."""
+    """A path, and the status that its file had when its headers were read."""
 
-    version: Version | None = None
+    status: os.stat_result | None = None
 
 
 class SourceChanged(NotReadyError):
@@ -170,9 +154,9 @@ class SourceChanged(NotReadyError):
 
 
 def remember(path: Path, status: os.stat_result) -> SourcePath:
-    """The path with the version of the file that was opened there."""
+    """The path with the status of the file that was opened there."""
     made = SourcePath(path)
-    made.version = _version(status)
+    made.status = status
     return made
 
 
@@ -206,12 +190,14 @@ def open_source(path: Path) -> int:
 
 
 def check_unchanged(fd: int, path: Path) -> None:
-    """Compare an open file with what it was when its headers were read."""
-    version = path.version if isinstance(path, SourcePath) else None
-    if version is not None and not _version(os.fstat(fd)).is_of(version):
+    """Compare an open file with what it was when its headers were read.
+
+    The time of the last change of anything tells what the others do not, unless it is that of a name got or lost.
+    """
+    before = path.status if isinstance(path, SourcePath) else None
+    if before is None:
+        return
+    now = os.fstat(fd)
+    is_touched = now.st_ctime_ns != before.st_ctime_ns and now.st_nlink == before.st_nlink
+    if is_touched or any(getattr(now, name) != getattr(before, name) for name in _CONTENT):
         raise SourceChanged(path)
-
-
-def _version(status: os.stat_result) -> Version:
-    content = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    return Version(content, status.st_nlink, status.st_ctime_ns)

@@ -31,7 +31,6 @@ _LONGEST = 200
 """Bytes of the target's name; file systems allow 255 in all."""
 _OLD = 3600.0
 """Seconds without a change after which a folder whose lock tells nothing is taken for a dead process's."""
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def is_free(folder: Path) -> bool:
@@ -39,26 +38,31 @@ def is_free(folder: Path) -> bool:
     return all(entry.name.startswith(_PARTIAL) for entry in folder.iterdir())
 
 
-def is_inside(target: Path) -> bool:
+def _is_inside(target: Path) -> bool:
     """Tell whether an empty folder must stay: one that is mounted, or in a folder of others, cannot be replaced."""
-    return target.is_dir() and (_is_mounted(target) or not os.access(target.parent, os.W_OK))
-
-
-def _is_mounted(folder: Path) -> bool:
+    if not target.is_dir() or not os.access(target.parent, os.W_OK):
+        return target.is_dir()
     places = mount_points()
-    return os.path.ismount(folder) if places is None else str(folder) in places
+    return os.path.ismount(target) if places is None else str(target) in places
 
 
 @contextmanager
-def partial_folder(target: Path, inside: bool) -> Iterator[Path]:
+def _partial_folder(target: Path, inside: bool) -> Iterator[Path]:
     """A hidden folder beside the target, or in it, to write in; whatever happens, it is gone in the end."""
     parent, prefix = (target, _PARTIAL) if inside else (target.parent, f".{_short(target.name)}{_PARTIAL}")
-    sweep(parent, prefix)
+    for left in parent.glob(f"{glob.escape(prefix)}*"):
+        if _is_dead(left):  # of a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
     partial = parent / f"{prefix}{os.urandom(8).hex()}"
     try:
         partial.mkdir(parents=True)
-        lock = _hold(partial)
+        # The lock gets its name when it is held, lest another process take the folder for a dead one's.
+        before = partial / f"{LOCK}.begun"
+        lock = os.open(before, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
+            os.write(lock, _boot())
+            _lock(lock)
+            before.rename(partial / LOCK)
             (partial / NEW).mkdir()
             yield partial / NEW
         finally:
@@ -78,20 +82,10 @@ def _short(name: str) -> str:
     return f"{encoded[: _LONGEST - 40].decode(errors='ignore')}-{digest}"
 
 
-def _hold(partial: Path) -> int:
-    """Lock a file in the folder; it gets its name when it is locked, lest another take it for a dead process's."""
-    before = partial / f"{LOCK}.begun"
-    fd = os.open(before, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    os.write(fd, _boot())
-    _lock(fd)
-    before.rename(partial / LOCK)
-    return fd
-
-
 def _boot() -> bytes:
     """Which start of which machine this is; all its containers have the same."""
     try:
-        return _BOOT.read_bytes().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
     except OSError:
         return b""
 
@@ -103,13 +97,6 @@ def _lock(fd: int) -> bool | None:
     except OSError as error:
         return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
     return True
-
-
-def sweep(parent: Path, prefix: str) -> None:
-    """Remove what killed processes have left."""
-    for left in parent.glob(f"{glob.escape(prefix)}*"):
-        if _is_dead(left):
-            shutil.rmtree(left, ignore_errors=True)
 
 
 def _is_dead(partial: Path) -> bool:
@@ -152,9 +139,9 @@ class Planned:
         """Write all files below a new folder; it gets its name only when all is there."""
         with _clear_errors(self.job, folder):
             target = Path(os.path.realpath(folder))
-            inside = is_inside(target)
+            inside = _is_inside(target)
             _check_room(self.job.nbytes, folder, target if inside else target.parent)
-            with partial_folder(target, inside) as made:
+            with _partial_folder(target, inside) as made:
                 ShardWriter(self.job, self._paths(made), progress).run()
                 for name, content in self.extra.items():
                     (made / name).write_bytes(content)
@@ -180,7 +167,7 @@ class Planned:
         with _clear_errors(self.job, path):
             target = Path(os.path.realpath(path))
             _check_room(self.job.nbytes, path, target.parent)
-            with partial_folder(target, inside=False) as made:
+            with _partial_folder(target, inside=False) as made:
                 file = made / f"file{target.suffix}"  # a long name could be too long in there
                 ShardWriter(self.job, dict.fromkeys(self.job.shards, file), progress).run()
                 _publish(file, target)

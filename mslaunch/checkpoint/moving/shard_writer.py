@@ -146,20 +146,8 @@ class _Target:
         return any(output.busy() for output, _, _ in self.outputs)
 
 
-class _Vector:
-    """Rows that the kernel fills in one call."""
-
-    __slots__ = ("rows", "size")
-
-    def __init__(self, rows: list[memoryview]) -> None:
-        self.rows = rows
-        self.size = sum(map(len, rows))
-
-    def fill(self, fd: int, path: Path, at: int) -> None:
-        if read_some(fd, path, self.rows, at) < self.size:  # rare: take it row by row
-            for row in self.rows:
-                read_fully(fd, path, row, at)
-                at += len(row)
+_Vector = tuple[list[memoryview], int]
+"""Rows that the kernel fills in one call, and how many bytes they take."""
 
 
 class _Scratch(threading.local):
@@ -176,8 +164,12 @@ class _Scratch(threading.local):
         for runs in plan.runs:
             for since, to in zip(runs.source_places, runs.target_places, strict=True):
                 places[runs.source].append((since, begins[runs.target] + to, runs.length))
-        rows = ([self.outgoing[to : to + length] for _, to, length in sorted(some)] for some in places)
-        return [[_Vector(row[at : at + IOV_MAX]) for at in range(0, len(row), IOV_MAX)] for row in rows]
+        vectors: list[list[_Vector]] = []
+        for some in places:
+            rows = [self.outgoing[to : to + length] for _, to, length in sorted(some)]
+            parts = [rows[at : at + IOV_MAX] for at in range(0, len(rows), IOV_MAX)]
+            vectors.append([(part, sum(map(len, part))) for part in parts])
+        return vectors
 
 
 class ShardWriter:
@@ -206,7 +198,8 @@ class ShardWriter:
         self.scratch = _Scratch()
 
     def run(self) -> None:
-        sources = self._sources()
+        paths = (path for assembly in self.job.assemblies for _, path, _ in assembly.sources)
+        sources = {id(path): path for path in paths}.values()  # once for each version of a file
         with room_for(len(sources) + len(self.paths)), ExitStack() as opened:
             for path in sources:
                 if path in self.inputs:  # read twice, and perhaps changed in between
@@ -220,11 +213,6 @@ class ShardWriter:
             self._move_all()
             for path in sources:
                 check_unchanged(self.inputs[path], path)
-
-    def _sources(self) -> list[Path]:
-        """Every path that is read, once for each version of it."""
-        paths = (path for assembly in self.job.assemblies for _, path, _ in assembly.sources)
-        return list({id(path): path for path in paths}.values())
 
     def _move_all(self) -> None:
         pool = ThreadPoolExecutor(THREADS)
@@ -259,11 +247,13 @@ class ShardWriter:
             for source in assembly.sources
             if (common := intersection(source[0], block)) is not None
         ]
-        targets = [
-            self._target(assembly, place, common, ranks)
-            for place, ranks in assembly.targets
-            if (common := intersection(place, block)) is not None
-        ]
+        targets = []
+        for place, ranks in assembly.targets:
+            common = intersection(place, block)
+            if common is not None:
+                offset = offset_of(common, place, itemsize)
+                outputs = [(self.outputs[rank], self.frames[rank].places[assembly.name], offset) for rank in ranks]
+                targets.append(_Target(common, outputs, itemsize))
         source_boxes, target_boxes = (tuple(_within(part.box, block) for part in parts) for parts in (slices, targets))
         plan = plan_block(source_boxes, target_boxes, itemsize, prod(box_shape(block)) * itemsize)
         if plan.direct:
@@ -273,11 +263,6 @@ class ShardWriter:
         else:
             self._copy_boxes(slices, targets, itemsize)
         return sum(target.size * len(target.outputs) for target in targets)
-
-    def _target(self, assembly: Assembly, place: Box, box: Box, ranks: tuple[int, ...]) -> _Target:
-        offset = offset_of(box, place, assembly.itemsize)
-        outputs = [(self.outputs[rank], self.frames[rank].places[assembly.name], offset) for rank in ranks]
-        return _Target(box, outputs, assembly.itemsize)
 
     def _move_runs(self, plan: BlockPlan, slices: list[_Slice], targets: list[_Target]) -> None:
         """Read each slice, and write its runs."""
@@ -293,9 +278,11 @@ class ShardWriter:
         *begins, _ = accumulate((target.size for target in targets), initial=0)
         for part, vectors in zip(slices, self.scratch.rows(plan, tuple(begins)), strict=True):
             at = part.at or 0
-            for vector in vectors:
-                vector.fill(part.fd, part.path, at)
-                at += vector.size
+            for rows, size in vectors:
+                if read_some(part.fd, part.path, rows, at) < size:  # rare: take it row by row
+                    for begin, row in zip(accumulate(map(len, rows), initial=at), rows, strict=False):
+                        read_fully(part.fd, part.path, row, begin)
+                at += size
         left = list(zip(targets, begins, strict=True))
         while left:
             free = (number for number, (target, _) in enumerate(left) if not target.busy())

@@ -7,13 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mslaunch.checkpoint.formats.table import read_shard
-from mslaunch.checkpoint.sharding.replicas import differing_parameter
 from mslaunch.checkpoint.sharding.saved_files import files_of_ranks, networks
-from mslaunch.checkpoint.sharding.sets import Fault, SeveralNetworks, newest_complete
+from mslaunch.checkpoint.sharding.sets import Fault, differing_parameter, newest_complete, only_network
 from mslaunch.errors import RequestError
-
-CHOOSE = "Name one: launch.checkpoint_prefix:"
-"""How one of several networks is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +44,12 @@ def find_for_ranks(folders: Mapping[int, Path], place: str, prefix: str | None, 
     """
     several = [network.of_attempts(starts) for network in networks(files_of_ranks(folders, prefix), len(folders))]
     several = [network for network in several if any(saved.step for saved in network.steps)]
-    several = [network for network in several if network.is_called(prefix)] or several
     folder = folders[min(folders)]
+    if not several:
+        return Resume(words=f"no checkpoint found in {place}, starting from step 0")
     try:
-        if len(several) > 1:
-            raise SeveralNetworks(folder, [network.name for network in several], CHOOSE)
-        if not several:
-            return Resume(words=f"no checkpoint found in {place}, starting from step 0")
-        shard_set = newest_complete(several[0], folder, folders, strict=True)
+        network = only_network(folder, several, prefix, "Name one: launch.checkpoint_prefix:")
+        shard_set = newest_complete(network, folder, folders, strict=True)
     except RequestError as error:
         return Resume(words=f"starting from step 0: {error}".removesuffix("."))
     if shard_set.faults:

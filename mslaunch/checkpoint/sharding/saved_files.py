@@ -64,10 +64,6 @@ class Network:
     def ranks(self) -> frozenset[int]:
         return frozenset(rank for saved in self.steps for rank in saved.files)
 
-    def is_called(self, prefix: str | None) -> bool:
-        """Tell whether this is its prefix, with or without the folder."""
-        return prefix in (self.name, self.name.rpartition("/")[2])
-
     @property
     def files(self) -> Iterator[Path]:
         return (path for saved in self.steps for path in saved.files.values())
@@ -220,14 +216,14 @@ def networks(files: Collection[SavedFile], world: int | None = None) -> list[Net
         name, run = _run_of(file.prefix, prefixes) if file.step else (file.prefix, 0)
         by_step = steps.setdefault(name, {})
         by_step.setdefault((run, file.step, file.path.suffix), {})[file.rank] = file.path
-    return [Network(name, _newest_first(by_step)) for name, by_step in sorted(steps.items())]
-
-
-def _newest_first(by_step: Mapping[tuple[int, Step | None, str], Mapping[int, Path]]) -> tuple[SavedStep, ...]:
-    saved = [SavedStep(*key, dict(sorted(files.items()))) for key, files in by_step.items()]
-    saved.sort(key=lambda step: list(FORMATS).index(step.suffix))
-    saved.sort(key=lambda step: (step.run, step.step or (0, 0)), reverse=True)
-    return tuple(saved)
+    formats = list(FORMATS)
+    several = []
+    for name, by_step in sorted(steps.items()):
+        saved = [SavedStep(*key, dict(sorted(own.items()))) for key, own in by_step.items()]
+        saved.sort(key=lambda step: formats.index(step.suffix))
+        saved.sort(key=lambda step: (step.run, step.step or (0, 0)), reverse=True)
+        several.append(Network(name, tuple(saved)))
+    return several
 
 
 def _run_of(prefix: str, prefixes: Collection[str]) -> tuple[str, int]:

@@ -6,15 +6,17 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from mslaunch.checkpoint.formats.table import FORMATS, Shard, checksum, holds_torch, read_shard
-from mslaunch.checkpoint.sharding.replicas import differing_parameter
+from mslaunch.checkpoint.formats.tensor import CHUNK, chunks
+from mslaunch.checkpoint.moving.blocks import pieces
 from mslaunch.checkpoint.sharding.saved_files import (
     Network,
-    SavedFile,
     SavedStep,
     Step,
     files_below,
@@ -73,10 +75,6 @@ class ShardSet:
     checked: bool = False
     """Whether recorded checksums have been compared."""
 
-    @property
-    def is_complete(self) -> bool:
-        return not self.faults
-
     def name_of(self, rank: int) -> str:
         path = self.files[rank]
         return str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
@@ -98,46 +96,45 @@ def find_set(
         raise RequestError(
             f"{path}: no such checkpoint. Name a file, or the folder that holds rank_0, rank_1 and so on."
         )
-    network = _only_network(path, _files(path, prefix), ranks, prefix)
+    files = files_below(path, prefix)
+    if not files:
+        raise _no_file(path, prefix)
+    stepped = [file for file in files if file.step is not None]
+    network = only_network(path, networks(stepped or files, ranks), prefix)
     if number is not None and not any(saved.step == number for saved in network.steps):
         steps = sorted({saved.step for saved in network.steps if saved.step})
         have = ", ".join(f"{epoch}_{last}" for epoch, last in steps)
         raise RequestError(f"{path}: no rank has step {step}. It holds {have or 'no step in the names of its files'}.")
-    expected: Collection[int] = network.ranks
     if ranks is None:
         _check_runs(path, network)
-    else:
-        expected = range(ranks)
-    shard_set = newest_complete(network, path, sorted(expected), number, content)
+    expected = sorted(network.ranks) if ranks is None else range(ranks)
+    shard_set = newest_complete(network, path, expected, number, content)
     _check_later_runs(shard_set, network)
     return shard_set
 
 
-def _files(folder: Path, prefix: str | None) -> list[SavedFile]:
-    files = files_below(folder, prefix)
-    if files:
-        return files
+def _no_file(folder: Path, prefix: str | None) -> RequestError:
     if prefix is None or not (others := files_below(folder)):
         patterns = ", ".join(f"*{suffix}" for suffix in FORMATS)
-        raise RequestError(f"{folder}: no checkpoint ({patterns}) here nor in rank_N folders below.")
+        return RequestError(f"{folder}: no checkpoint ({patterns}) here nor in rank_N folders below.")
     names = ", ".join(sorted({file.path.name for file in others})[:4])
-    raise RequestError(f"{folder}: no file begins with {prefix!r} (--prefix); there are {names}.")
+    return RequestError(f"{folder}: no file begins with {prefix!r} (--prefix); there are {names}.")
 
 
-def _only_network(folder: Path, files: Sequence[SavedFile], world: int | None, prefix: str | None) -> Network:
-    """The network of these files; two are never mixed. Files without a step count where no other has one."""
-    stepped = [file for file in files if file.step is not None]
-    several = networks(stepped or files, world)
-    exact = [network for network in several if network.is_called(prefix)]
+def only_network(
+    folder: Path, several: Sequence[Network], prefix: str | None, choose: str = "Name one: --prefix"
+) -> Network:
+    """Return the only network, or the one of this very prefix; two are never mixed."""
+    exact = [network for network in several if prefix in (network.name, network.name.rpartition("/")[2])]
     if len(exact or several) > 1:
-        raise SeveralNetworks(folder, [network.name for network in exact or several])
+        raise SeveralNetworks(folder, [network.name for network in exact or several], choose)
     return (exact or several)[0]
 
 
 class SeveralNetworks(RequestError):
     """Files of several networks, of which only the user knows which one to take."""
 
-    def __init__(self, folder: Path, names: Sequence[str], choose: str = "Name one: --prefix") -> None:
+    def __init__(self, folder: Path, names: Sequence[str], choose: str) -> None:
         self.names = names
         super().__init__(f"{folder}: holds several networks ({', '.join(names)}). {choose} '{names[0]}'.")
 
@@ -222,22 +219,25 @@ def newest_complete(
             faults = checksum_faults(headers.shards(saved))
         if not faults:
             _check_other_format(network, saved, headers)
-            return replace(_as_set(folder, saved, headers), passed_over=tuple(passed_over), checked=content)
-        passed_over.append(PassedOver(saved, faults))
-    best = min(passed_over, key=lambda passed: len(passed.faults))  # the newest of those with the fewest
-    return replace(_as_set(folder, best.saved, headers), faults=best.faults)
-
-
-def _as_set(folder: Path, saved: SavedStep, headers: _Headers) -> ShardSet:
-    read = headers.read(saved.files.values())
-    earlier_run = None
-    for other in headers.network.steps:
-        if other.run < saved.run and (other.step or ()) > (saved.step or ()):
-            earlier_run = other.name
             break
-    by_rank = {rank: read[path] for rank, path in saved.files.items()}
-    name = headers.network.name
-    return ShardSet(folder, saved.files, saved.step, name, saved.run, earlier_run=earlier_run, read=by_rank)
+        passed_over.append(PassedOver(saved, faults))
+    else:
+        best = min(passed_over, key=lambda passed: len(passed.faults))  # the newest of those with the fewest
+        saved, faults, passed_over, content = best.saved, dict(best.faults), [], False
+    read = headers.read(saved.files.values())
+    earlier = (other for other in network.steps if other.run < saved.run and (other.step or ()) > (saved.step or ()))
+    return ShardSet(
+        folder,
+        saved.files,
+        saved.step,
+        network.name,
+        saved.run,
+        tuple(passed_over),
+        next((other.name for other in earlier), None),
+        faults,
+        {rank: read[path] for rank, path in saved.files.items()},
+        content,
+    )
 
 
 class _Headers:
@@ -350,19 +350,18 @@ def lacking_beside_others(rank: int, shards: Mapping[int, Shard]) -> str | None:
 def checksum_faults(shards: Mapping[int, Shard]) -> dict[int, Fault]:
     """Compare recorded checksums with the bytes; this reads whole files, those alone that record one."""
     recorded = {rank: shard for rank, shard in shards.items() if shard.crc is not None}
+    faults: dict[int, Fault] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = dict(zip(recorded, pool.map(_checksum_fault, recorded.values()), strict=True))
-    return {rank: fault for rank, fault in results.items() if fault is not None}
-
-
-def _checksum_fault(shard: Shard) -> Fault | None:
-    try:
-        real = checksum(shard)
-    except (OSError, ValueError) as error:
-        return Fault("unreadable", f"cannot be read: {error}")
-    if real == shard.crc:
-        return None
-    return Fault("checksum", "its bytes have changed (crc_num)", str(shard.crc), str(real))
+        sums = {rank: pool.submit(checksum, shard) for rank, shard in recorded.items()}
+    for rank, shard in recorded.items():
+        try:
+            real = sums[rank].result()
+        except (OSError, ValueError) as error:
+            faults[rank] = Fault("unreadable", f"cannot be read: {error}")
+            continue
+        if real != shard.crc:
+            faults[rank] = Fault("checksum", "its bytes have changed (crc_num)", str(shard.crc), str(real))
+    return faults
 
 
 def _check_other_format(network: Network, saved: SavedStep, headers: _Headers) -> None:
@@ -376,3 +375,54 @@ def _check_other_format(network: Network, saved: SavedStep, headers: _Headers) -
                     f"{own.path.parent}: {own.path.name} and {shard.path.name} are of one step and differ "
                     f"({different[1]}). Move one of them elsewhere."
                 )
+
+
+def differing_parameter(shards: Mapping[int, Shard]) -> tuple[int, str] | None:
+    """Find a rank and its first parameter that is not the first rank's; single values, such as counters, may differ."""
+    first, *others = sorted(shards)
+    beside = [shards[rank] for rank in others]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for find in (_other_header, _other_bytes):
+            names = pool.map(partial(find, shards[first]), beside)
+            for rank, name in zip(others, names, strict=True):
+                if name is not None:
+                    return rank, name
+    return None
+
+
+def _other_header(first: Shard, second: Shard) -> str | None:
+    for name in dict.fromkeys((*first.tensors, *second.tensors)):
+        own, theirs = first.tensors.get(name), second.tensors.get(name)
+        if own is None or theirs is None or own.words() != theirs.words():
+            return name
+    return None
+
+
+def _other_bytes(first: Shard, second: Shard) -> str | None:
+    with _opened(first) as file, _opened(second) as beside:
+        for name, tensor in first.tensors.items():
+            for begin in range(0, tensor.nbytes if prod(tensor.shape) > 1 else 0, CHUNK):
+                if _window(first, file, name, begin, CHUNK) != _window(second, beside, name, begin, CHUNK):
+                    return name
+    return None
+
+
+def _opened(shard: Shard) -> BinaryIO:
+    try:
+        return shard.path.open("rb")
+    except OSError as error:
+        raise ShardUnreadable(str(shard.path), str(error)) from None
+
+
+def _window(shard: Shard, file: BinaryIO, name: str, begin: int, length: int) -> bytes:
+    places = pieces(shard.tensors[name].parts, begin, length)
+    try:
+        return b"".join(data for at, _, size in places for data in chunks(file.fileno(), at, size))
+    except (OSError, ValueError) as error:
+        raise ShardUnreadable(str(shard.path), str(error)) from None
+
+
+def read_stretch(shard: Shard, name: str, begin: int, length: int) -> bytes:
+    """Read some bytes of a parameter."""
+    with _opened(shard) as file:
+        return _window(shard, file, name, begin, length)

@@ -8,75 +8,19 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Literal
 
 from mslaunch.checkpoint.formats.table import Shard, format_of
 from mslaunch.checkpoint.formats.tensor import Tensor, chunks, shape_words
-from mslaunch.checkpoint.sharding.replicas import read_stretch
 from mslaunch.checkpoint.sharding.saved_files import Step
-from mslaunch.checkpoint.sharding.sets import ShardSet, checksum_faults, lacking_beside_others
+from mslaunch.checkpoint.sharding.sets import ShardSet, checksum_faults, lacking_beside_others, read_stretch
 from mslaunch.checkpoint.sharding.strategy import Box, Layout, Strategy, box, whole_shape
 from mslaunch.errors import MslaunchError, ShardUnreadable
 
 _COMPARED = 1 << 18
 _DISTINCT = 16
 """Different values that must repeat: zeros are the same wherever a slice begins."""
-
-
-def find_overlaps(shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[tuple[str, int, int]]:
-    """Yield parameters, with two ranks of which the second's slice begins inside of the first's.
-
-    One pair of neighbours tells, for each parameter that is cut in a dimension other than the first.
-    """
-    for stage, layouts in strategy.stages.items():
-        first = stage * strategy.stage_devices
-        ranks = [rank for rank in range(first, first + strategy.stage_devices) if rank in shards]
-        for name, layout in layouts.items():
-            holders = {rank: shards[rank] for rank in ranks if name in shards[rank].tensors}
-            pair = _overlapping_ranks(name, layout, holders, first)
-            if pair is not None:
-                yield name, *pair
-
-
-def _overlapping_ranks(name: str, layout: Layout, shards: Mapping[int, Shard], first: int) -> tuple[int, int] | None:
-    cut = [axis for axis, ways in enumerate(layout.cuts) if axis and ways > 1]
-    if not cut or not shards:
-        return None
-    shape = next(iter(shards.values())).tensors[name].shape
-    if len(shape) != len(layout.axes):
-        return None
-    whole = whole_shape(layout, shape)
-    places: dict[Box, int] = {}
-    for rank in shards:
-        places.setdefault(box(layout, whole, rank - first), rank)
-    for place, rank in places.items():
-        for axis in cut:
-            begin, end = place[axis]
-            other = places.get((*place[:axis], (end, 2 * end - begin), *place[axis + 1 :]))
-            if other is not None:
-                shift = (end - begin) * prod(whole[axis + 1 :])
-                if _repeats(shards[rank], shards[other], name, shift):
-                    return rank, other
-                return None
-    return None
-
-
-def _repeats(first: Shard, second: Shard, name: str, shift: int) -> bool:
-    """Tell whether the second slice begins with what the first holds behind so many elements."""
-    tensor = first.tensors[name]
-    size = tensor.itemsize
-    if size not in (1, 2, 4, 8) or second.tensors[name].nbytes != tensor.nbytes:
-        return False
-    length = min(_COMPARED, tensor.nbytes - shift * size)
-    if length < _DISTINCT * size:
-        return False
-    data = read_stretch(first, name, shift * size, length)
-    if data != read_stretch(second, name, 0, length):
-        return False
-    values = {data[at : at + size] for at in range(0, len(data) - size + 1, size)}
-    return len(values) >= _DISTINCT
-
-
 SHOWN = 8
 
 
@@ -124,104 +68,88 @@ class Verified:
 def verify(shard_set: ShardSet, strategy: Strategy | None, replicas: bool = False, content: bool = True) -> Verified:
     """Check a set against its strategy; `content` also compares recorded checksums, `replicas` equal slices."""
     shards = {rank: shard for rank, shard in shard_set.read.items() if isinstance(shard, Shard)}
-    findings = [*_newer_steps(shard_set), *_earlier_runs(shard_set)]
-    findings += [*_unreadable(shard_set), *_faults(shard_set, strategy)]
+    findings = [*_warn_of_steps(shard_set), *_check_files(shard_set, strategy)]
+    is_alone = strategy is not None and strategy.lone_stage is not None
     if strategy is None:
-        findings += _less_than_others(shard_set, shards)
+        # Warned of only: a rank may be of another stage of a pipeline, with other parameters.
+        for rank in shards:
+            what = lacking_beside_others(rank, shards)
+            if what is not None:
+                findings.append(ShardFinding(what, rank, shard_set.name_of(rank), severity="warning"))
+    elif is_alone:
+        stage = f"{strategy.name} is stage {strategy.lone_stage} of a pipeline alone"
+        findings.append(ShardFinding(f"{stage}; merge its stages: mslaunch strategy merge"))
     else:
-        findings += _ranks(shard_set, strategy)
-        if strategy.lone_stage is None:
-            findings += _parameters(shard_set, shards, strategy)
+        findings += [*_check_ranks(shard_set, strategy), *_check_parameters(shard_set, shards, strategy)]
     if content and not shard_set.checked:
-        findings += _checksums(shard_set, shards)
-    if content and strategy is not None and strategy.lone_stage is None:
-        findings += [*_replicas(shard_set, shards, strategy, replicas), *_overlaps(shard_set, shards, strategy)]
+        for rank, fault in checksum_faults(shards).items():
+            name = shard_set.name_of(rank)
+            findings.append(ShardFinding(fault.what, rank, name, None, fault.expected, fault.actual))
+    if content and strategy is not None and not is_alone:
+        findings += _check_replicas(shard_set, shards, strategy, replicas)
+        findings += _find_overlaps(shard_set, shards, strategy)
     return Verified(tuple(findings), shards)
 
 
-def _newer_steps(shard_set: ShardSet) -> Iterator[ShardFinding]:
+def _warn_of_steps(shard_set: ShardSet) -> Iterator[ShardFinding]:
     for newer in shard_set.passed_over:
         ranks = sorted(newer.faults)
         listed = ", ".join(map(str, ranks[:SHOWN])) + (" and more" if len(ranks) > SHOWN else "")
-        faults = newer.faults.values()
         what = f"is newer, but missing or cut short on rank {listed}"
-        for fault in faults:
+        for fault in newer.faults.values():
             if fault.kind in ("parameters", "checksum"):
                 what = f"is newer, but not whole on rank {listed} ({fault.what})"
-        yield ShardFinding(f"{step_words(newer.saved.step)} {what}", severity="warning")
-
-
-def _earlier_runs(shard_set: ShardSet) -> Iterator[ShardFinding]:
+        yield ShardFinding(f"{_step_words(newer.saved.step)} {what}", severity="warning")
     if shard_set.earlier_run is not None:
         what = f"{shard_set.earlier_run} has a later step, but is of an earlier run in the same folder"
         yield ShardFinding(what, severity="warning")
 
 
-def _faults(shard_set: ShardSet, strategy: Strategy | None) -> Iterator[ShardFinding]:
+def _check_files(shard_set: ShardSet, strategy: Strategy | None) -> Iterator[ShardFinding]:
     """What is wrong with a step, where none is complete; what other checks report is left to them."""
+    for rank, shard in shard_set.read.items():
+        if isinstance(shard, ShardUnreadable):
+            yield ShardFinding(shard.what, rank, shard_set.name_of(rank))
     for rank, fault in sorted(shard_set.faults.items()):
         if fault.kind == "parameters":
             yield ShardFinding(fault.what, rank, shard_set.name_of(rank))
         elif fault.kind == "missing" and strategy is None:
-            yield ShardFinding(f"no checkpoint of {step_words(shard_set.step)}, which other ranks have", rank)
+            yield ShardFinding(f"no checkpoint of {_step_words(shard_set.step)}, which other ranks have", rank)
 
 
-def _less_than_others(shard_set: ShardSet, shards: Mapping[int, Shard]) -> Iterator[ShardFinding]:
-    """Warn only: without a strategy, a rank may be of another stage of a pipeline, with other parameters."""
-    for rank in shards:
-        what = lacking_beside_others(rank, shards)
-        if what is not None:
-            yield ShardFinding(what, rank, shard_set.name_of(rank), severity="warning")
-
-
-def step_words(step: Step | None) -> str:
+def _step_words(step: Step | None) -> str:
     return f"step {step[0]}_{step[1]}" if step else "the file"
 
 
-def _unreadable(shard_set: ShardSet) -> Iterator[ShardFinding]:
-    for rank, shard in shard_set.read.items():
-        if isinstance(shard, ShardUnreadable):
-            yield ShardFinding(shard.what, rank, shard_set.name_of(rank))
-
-
-def _ranks(shard_set: ShardSet, strategy: Strategy) -> Iterator[ShardFinding]:
-    if strategy.lone_stage is not None:
-        stage = f"{strategy.name} is stage {strategy.lone_stage} of a pipeline alone"
-        yield ShardFinding(f"{stage}; merge its stages: mslaunch strategy merge")
-        return
+def _check_ranks(shard_set: ShardSet, strategy: Strategy) -> Iterator[ShardFinding]:
+    """One file for each rank of the strategy; ranks with different slices cannot have the same one."""
     for rank in range(strategy.world_size):
         if rank not in shard_set.files:
-            of = f" of step {shard_set.step[0]}_{shard_set.step[1]}" if shard_set.step else ""
+            of = f" of {_step_words(shard_set.step)}" if shard_set.step else ""
             yield ShardFinding(f"no checkpoint{of}", rank, expected=f"one for each of {strategy.world_size} ranks")
-    yield from _same_files(shard_set, strategy)
+    if not strategy.tensor_parallel == strategy.optimizer_parallel == len(strategy.stages) == 1:
+        first: dict[Path, int] = {}
+        for rank, path in shard_set.files.items():
+            earlier = first.setdefault(path.resolve(), rank)
+            if earlier != rank:
+                yield ShardFinding(f"is the same file as rank {earlier}'s", rank, shard_set.name_of(rank))
     beyond = sorted(rank for rank in shard_set.files if rank >= strategy.world_size)
-    count = len(shard_set.files)
     if beyond:
         yield ShardFinding(
             f"{len(beyond)} more ranks than the strategy has (rank {beyond[0]} to {beyond[-1]})",
             expected=f"{strategy.world_size} ranks",
-            found=f"{count}; a strategy of one pipeline stage alone? `mslaunch strategy merge` joins them",
+            found=f"{len(shard_set.files)}; a strategy of one pipeline stage alone? `mslaunch strategy merge` joins "
+            f"them",
         )
 
 
-def _same_files(shard_set: ShardSet, strategy: Strategy) -> Iterator[ShardFinding]:
-    """Ranks with different slices cannot have one and the same file."""
-    if strategy.tensor_parallel == strategy.optimizer_parallel == len(strategy.stages) == 1:
-        return
-    first: dict[object, int] = {}
-    for rank, path in shard_set.files.items():
-        earlier = first.setdefault(path.resolve(), rank)
-        if earlier != rank:
-            yield ShardFinding(f"is the same file as rank {earlier}'s", rank, shard_set.name_of(rank))
-
-
-def is_derived(name: str, names: set[str]) -> bool:
+def _is_derived(name: str, names: set[str]) -> bool:
     """Tell whether a parameter belongs to another (moment1.W to W); a checkpoint may leave such out."""
     parts = name.split(".")
     return any(".".join(parts[index:]) in names for index in range(1, len(parts)))
 
 
-def _parameters(shard_set: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[ShardFinding]:
+def _check_parameters(shard_set: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[ShardFinding]:
     """Every parameter on every rank of its stage, alike in shape and type."""
     names = strategy.names()
     held = {name for shard in shards.values() for name in shard.tensors}
@@ -234,17 +162,17 @@ def _parameters(shard_set: ShardSet, shards: Mapping[int, Shard], strategy: Stra
         )
         return
     for name in sorted(names - held):
-        if shards and not is_derived(name, names):
+        if shards and not _is_derived(name, names):
             yield ShardFinding("on no rank", parameter=name, expected="the strategy lists it")
     whole: dict[str, tuple[int, ...]] = {}
     for stage, layouts in strategy.stages.items():
         ranks = range(stage * strategy.stage_devices, (stage + 1) * strategy.stage_devices)
         here = {rank: shards[rank] for rank in ranks if rank in shards}
         for name in sorted(layouts.keys() & held):
-            yield from _parameter(shard_set, here, name, layouts[name], whole)
+            yield from _check_parameter(shard_set, here, name, layouts[name], whole)
 
 
-def _parameter(
+def _check_parameter(
     shard_set: ShardSet, here: Mapping[int, Shard], name: str, layout: Layout, whole: dict[str, tuple[int, ...]]
 ) -> Iterator[ShardFinding]:
     tensors = {rank: shard.tensors[name] for rank, shard in here.items() if name in shard.tensors}
@@ -280,12 +208,7 @@ def _usual(tensors: Mapping[int, Tensor], layout: Layout) -> tuple[tuple[int, ..
     return shape, Counter(tensor.dtype for tensor in tensors.values()).most_common(1)[0][0]
 
 
-def _checksums(shard_set: ShardSet, shards: Mapping[int, Shard]) -> Iterator[ShardFinding]:
-    for rank, fault in checksum_faults(shards).items():
-        yield ShardFinding(fault.what, rank, shard_set.name_of(rank), None, fault.expected, fault.actual)
-
-
-def _replicas(
+def _check_replicas(
     shard_set: ShardSet, shards: Mapping[int, Shard], strategy: Strategy, listed: bool
 ) -> Iterator[ShardFinding]:
     """Compare slices that several ranks hold, bit by bit. Those that no strategy lists are few and always compared."""
@@ -313,10 +236,20 @@ def _replicas(
                 yield ShardFinding(what, *where, severity="warning" if is_single else "error")
 
 
-def _overlaps(shard_set: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[ShardFinding]:
-    """Warn of slices that MindSpore's own transform has written wrong."""
-    written = {rank: shard for rank, shard in shards.items() if format_of(shard.path).may_overlap}
-    overlaps = list(find_overlaps(written, strategy))
+def _find_overlaps(shard_set: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[ShardFinding]:
+    """Warn of slices that MindSpore's own transform has written wrong: they begin inside of another rank's.
+
+    One pair of neighbours tells, for each parameter that is cut in a dimension other than the first.
+    """
+    overlaps = []
+    for stage, layouts in strategy.stages.items():
+        first = stage * strategy.stage_devices
+        here = {rank: shards[rank] for rank in range(first, first + strategy.stage_devices) if rank in shards}
+        here = {rank: shard for rank, shard in here.items() if format_of(shard.path).may_overlap}
+        for name, layout in layouts.items():
+            holders = {rank: shard for rank, shard in here.items() if name in shard.tensors}
+            if pair := _overlapping_ranks(name, layout, holders, first):
+                overlaps.append((name, *pair))
     if overlaps:
         parameter, rank, other = overlaps[0]
         more = f", and so do {len(overlaps) - 1} more parameters" if len(overlaps) > 1 else ""
@@ -328,6 +261,45 @@ def _overlaps(shard_set: ShardSet, shards: Mapping[int, Shard], strategy: Strate
             parameter,
             severity="warning",
         )
+
+
+def _overlapping_ranks(name: str, layout: Layout, shards: Mapping[int, Shard], first: int) -> tuple[int, int] | None:
+    cut = [axis for axis, ways in enumerate(layout.cuts) if axis and ways > 1]
+    if not cut or not shards:
+        return None
+    shape = next(iter(shards.values())).tensors[name].shape
+    if len(shape) != len(layout.axes):
+        return None
+    whole = whole_shape(layout, shape)
+    places: dict[Box, int] = {}
+    for rank in shards:
+        places.setdefault(box(layout, whole, rank - first), rank)
+    for place, rank in places.items():
+        for axis in cut:
+            begin, end = place[axis]
+            other = places.get((*place[:axis], (end, 2 * end - begin), *place[axis + 1 :]))
+            if other is not None:
+                shift = (end - begin) * prod(whole[axis + 1 :])
+                if _repeats(shards[rank], shards[other], name, shift):
+                    return rank, other
+                return None
+    return None
+
+
+def _repeats(first: Shard, second: Shard, name: str, shift: int) -> bool:
+    """Tell whether the second slice begins with what the first holds behind so many elements."""
+    tensor = first.tensors[name]
+    size = tensor.itemsize
+    if size not in (1, 2, 4, 8) or second.tensors[name].nbytes != tensor.nbytes:
+        return False
+    length = min(_COMPARED, tensor.nbytes - shift * size)
+    if length < _DISTINCT * size:
+        return False
+    data = read_stretch(first, name, shift * size, length)
+    if data != read_stretch(second, name, 0, length):
+        return False
+    values = {data[at : at + size] for at in range(0, len(data) - size + 1, size)}
+    return len(values) >= _DISTINCT
 
 
 def _same_slices(

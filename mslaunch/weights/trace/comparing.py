@@ -9,8 +9,17 @@ from pathlib import Path
 
 from mslaunch.errors import RequestError
 from mslaunch.weights.names import read_rules
-from mslaunch.weights.trace.cause import InputDifference, Pair, label, where_to_look
-from mslaunch.weights.trace.pairing import Call, Side, collect_notes, make_sides, pair_up
+from mslaunch.weights.trace.pairing import (
+    Call,
+    InputDifference,
+    Pair,
+    Side,
+    collect_notes,
+    label,
+    make_sides,
+    pair_up,
+    where_to_look,
+)
 from mslaunch.weights.trace.tolerance import allowed, limits_of, measure
 from mslaunch.weights.trace.trace_folder import Recorded, Trace, read_trace
 
@@ -53,7 +62,10 @@ def compare_traces(
     if tolerance is not None and not 0 <= tolerance < math.inf:
         raise RequestError(f"--tolerance {tolerance}: a number from 0 on is wanted, for example 1e-5.")
     ours, theirs = make_sides(_read(first), _read(second), read_rules(names) if names else [])
-    together = _match(ours, theirs)
+    together = [
+        pair for call, tensors in ours.outputs.items() for pair in pair_up(tensors, theirs.outputs.get(call, ()))
+    ]
+    together.sort(key=lambda pair: pair[0].order)
     if not together:
         raise RequestError(
             f"{first} and {second}: no module of one has the name of one of the other ({_few(ours.trace)}; "
@@ -80,11 +92,6 @@ def _read(folder: Path) -> Trace:
         why = f" (ended by {trace.ended_by})" if trace.ended_by else ""
         raise RequestError(f"{folder}: no module has returned{why}. Call the network inside of the `with`.")
     return trace
-
-
-def _match(ours: Side, theirs: Side) -> list[tuple[Recorded, Recorded]]:
-    pairs = [pair for call, tensors in ours.outputs.items() for pair in pair_up(tensors, theirs.outputs.get(call, ()))]
-    return sorted(pairs, key=lambda pair: pair[0].order)
 
 
 def _measure(

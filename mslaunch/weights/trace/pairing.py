@@ -7,8 +7,82 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from mslaunch.weights.names import NameRule, expand, first_match
-from mslaunch.weights.trace.cause import Pair, label
 from mslaunch.weights.trace.trace_folder import Recorded, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An output and its partner."""
+
+    first: Recorded
+    second: Recorded
+    difference: float | None
+    """The largest difference divided by the largest value; None where the shapes differ, infinite for a stray NaN."""
+    tolerance: float
+    """What was allowed here."""
+
+    @property
+    def compared(self) -> int:
+        """How many values both have kept."""
+        return min(self.first.kept, self.second.kept)
+
+    @property
+    def is_of_all(self) -> bool:
+        return self.first.is_whole and self.second.is_whole
+
+    @property
+    def is_same(self) -> bool:
+        return self.difference is not None and self.difference <= self.tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class InputDifference:
+    """By how much the inputs of a module's call differ."""
+
+    place: str
+    difference: float | None
+    """Of the one that differs most; None where the shapes differ."""
+
+    def is_same(self, tolerance: float) -> bool:
+        return self.difference is not None and self.difference <= tolerance
+
+
+def label(tensor: Recorded) -> str:
+    """`layer1.0.relu`, with the number of a further call and the place in a tuple: `relu (call 2) [0]`."""
+    place = f" [{tensor.place}]" if tensor.place else ""
+    return f"{call_label(tensor)}{place}"
+
+
+def call_label(tensor: Recorded) -> str:
+    call = f" (call {tensor.call + 1})" if tensor.call else ""
+    return f"{tensor.name or '(network)'}{call}"
+
+
+def where_to_look(
+    pairs: Sequence[Pair], different: Pair, inputs: InputDifference | None, network: InputDifference | None
+) -> str | None:
+    """Say where the first difference arises, by what its module and the networks were given; None if not known."""
+    if inputs is None:
+        return None
+    name, tolerance = call_label(different.first), different.tolerance
+    index = next(index for index, pair in enumerate(pairs) if pair is different)
+    before = call_label(pairs[index - 1].first) if index else ""
+    if not inputs.is_same(tolerance):
+        if network is not None and not network.is_same(tolerance):
+            return f"the networks are given other inputs ({_amount(network)}): give both the same"
+        between = f"look between {before} and {name}" if before else f"look before {name}"
+        return f"what {name} is given differs ({_amount(inputs)}): {between}"
+    outer = different.first.name
+    start = f"{outer}." if outer else ""
+    if any(pair.first.name.startswith(start) and pair.first.name != outer for pair in pairs[:index]):
+        return f"what {name} is given is the same: look at what it computes after {before}"
+    return f"what {name} is given is the same: look at {name} itself"
+
+
+def _amount(inputs: InputDifference) -> str:
+    amount = "shape" if inputs.difference is None else f"{inputs.difference:.1e}"
+    return f"input {inputs.place}: {amount}"
+
 
 DEEPEST = 8
 """The most words before a name that are looked for."""
@@ -38,17 +112,6 @@ def find_wrappers(first: Set[str], second: Set[str]) -> tuple[str, str]:
     if first_count > max(same, second_count):
         return before_first, ""
     return "", ""
-
-
-def unwrap(name: str, before: str) -> str | None:
-    """Return a name without the words before it; None for what is outside of them."""
-    if not before:
-        return name
-    if name == before:
-        return ""
-    if not name.startswith(f"{before}."):
-        return None
-    return name.removeprefix(f"{before}.")
 
 
 PARAMETERS = ("", ".weight", ".bias")
@@ -81,7 +144,13 @@ class Names:
         return Call(inside, tensor.name if inside is None else "", tensor.call)
 
     def inside(self, name: str) -> str | None:
-        return unwrap(self.new_names.get(name, name), self.before)
+        """Return the name that both have; None for what is outside of a wrapper."""
+        new = self.new_names.get(name, name)
+        if not self.before:
+            return new
+        if new == self.before:
+            return ""
+        return new.removeprefix(f"{self.before}.") if new.startswith(f"{self.before}.") else None
 
     def group(self, tensors: Iterable[Recorded]) -> dict[Call, list[Recorded]]:
         calls: dict[Call, list[Recorded]] = {}
@@ -106,11 +175,11 @@ def make_sides(ours: Trace, theirs: Trace, rules: Sequence[NameRule]) -> tuple[S
     new_names = {name: rename(name, rules) for name in modules}
     called = {new_names[tensor.name] for tensor in ours.outputs}
     before = find_wrappers(called, {tensor.name for tensor in theirs.outputs})
-    return _side(ours, Names(new_names, before[0])), _side(theirs, Names({}, before[1]))
-
-
-def _side(trace: Trace, names: Names) -> Side:
-    return Side(trace, names, names.group(trace.inputs), names.group(trace.outputs))
+    first, second = Names(new_names, before[0]), Names({}, before[1])
+    return (
+        Side(ours, first, first.group(ours.inputs), first.group(ours.outputs)),
+        Side(theirs, second, second.group(theirs.inputs), second.group(theirs.outputs)),
+    )
 
 
 def rename(name: str, rules: Sequence[NameRule]) -> str:

@@ -66,7 +66,7 @@ class Recorded:
 class Trace:
     """What one network has computed."""
 
-    folder: Path
+    folder: str
     framework: str
     ended_by: str | None
     """The exception that ended it before its end."""
@@ -77,7 +77,7 @@ class Trace:
 
     def values(self, tensor: Recorded) -> Any:
         """Return the kept values of a tensor, as one row."""
-        path = self.folder / f"{tensor.values}.npy"
+        path = Path(self.folder, f"{tensor.values}.npy")
         try:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise Unreadable("it is not a file")
@@ -110,8 +110,8 @@ def _trace(folder: Path, raw: Any) -> Trace:
         raise Unreadable("it is empty; the script has not come to the end of its `with`")
     if raw.get("version") != VERSION:
         raise Unreadable(f"it has version {str(raw.get('version'))[:20]}, this mslaunch reads {VERSION}")
-    index = make(_Index, {**raw, **{key: _rows(raw.get(key)) for key in ("inputs", "outputs")}})
-    for tensor in (*index.inputs, *index.outputs):
+    trace = make(Trace, {**raw, **{key: _rows(raw.get(key)) for key in ("inputs", "outputs")}, "folder": str(folder)})
+    for tensor in (*trace.inputs, *trace.outputs):
         numbers = (tensor.order, tensor.values, tensor.kept, tensor.not_finite, *tensor.shape)
         if tensor.step < 1 or min(numbers) < 0:
             raise Unreadable(f"a number of {tensor.name!r} is negative")
@@ -119,7 +119,7 @@ def _trace(folder: Path, raw: Any) -> Trace:
             raise Unreadable(f"{tensor.name!r} has {len(tensor.shape)} dimensions")
         if tensor.kept > tensor.size or (tensor.step == 1) != tensor.is_whole:
             raise Unreadable(f"{tensor.name!r} cannot have {tensor.kept} values with step {tensor.step}")
-    return Trace(folder, index.framework, index.ended_by, index.notes, index.not_called, index.inputs, index.outputs)
+    return trace
 
 
 def _rows(raw: Any) -> Any:
@@ -127,13 +127,3 @@ def _rows(raw: Any) -> Any:
     if not isinstance(raw, list):
         return raw
     return [{**row, "kind": row.get("class")} if isinstance(row, dict) else row for row in raw]
-
-
-@dataclass(frozen=True, slots=True)
-class _Index:
-    framework: str
-    ended_by: str | None
-    notes: tuple[str, ...]
-    not_called: tuple[str, ...]
-    inputs: tuple[Recorded, ...]
-    outputs: tuple[Recorded, ...]
