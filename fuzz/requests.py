@@ -21,8 +21,8 @@ from mslaunch.plan.model import Facts, HostFacts, Plan, from_json, to_json
 from mslaunch.plan.program import Program
 from mslaunch.plan.spec import agree_on_workers, local_host
 from mslaunch.ranktable import generate, repair
-from mslaunch.ranktable.findings import TableUnreadable, read_json
 from mslaunch.ranktable.repair import differences
+from mslaunch.ranktable.rules import TableUnreadable, read_json
 from mslaunch.ranktable.servers import merge
 from mslaunch.ranktable.versions import VERSIONS, read_table, validate, write_table
 

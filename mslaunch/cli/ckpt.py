@@ -14,7 +14,7 @@ from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS, Shard, holds_t
 from mslaunch.checkpoint.moving.new_files import is_free
 from mslaunch.checkpoint.sharding.sets import ShardSet, find_set
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
+from mslaunch.checkpoint.sharding.verify import require_valid, verify
 from mslaunch.cli.console.progress_bar import progress_bar, size_words, written_words
 from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common
@@ -351,10 +351,7 @@ def _read_strategy(name: str | None) -> Strategy | None:
 
 def _readable(shard_set: ShardSet, content: bool = False) -> Mapping[int, Shard]:
     """The headers of a set; with `content`, recorded checksums are compared too, since they are not carried over."""
-    verified = verify(shard_set, None, content=content)
-    if verified.errors:
-        raise SetIsWrong(shard_set, verified.errors)
-    return verified.shards
+    return require_valid(shard_set, None, content=content).shards
 
 
 def _show_tensors(

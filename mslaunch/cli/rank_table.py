@@ -21,9 +21,9 @@ from mslaunch.errors import ExitCode, RequestError
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
 from mslaunch.ranges import format_ranges, parse_ranges
 from mslaunch.ranktable import generate, repair
-from mslaunch.ranktable.findings import SIZE_LIMIT, TableUnreadable, read_json
 from mslaunch.ranktable.generate import HCCN_CONF, probe
 from mslaunch.ranktable.repair import differences
+from mslaunch.ranktable.rules import SIZE_LIMIT, TableUnreadable, read_json
 from mslaunch.ranktable.servers import RankTable, Server, merge, number
 from mslaunch.ranktable.versions import VERSIONS, read_table, validate, write_table
 from mslaunch.transports.ssh import run_commands

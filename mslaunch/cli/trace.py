@@ -81,8 +81,8 @@ def _show(comparison: TraceComparison, first: str, second: str, tolerance: float
 
 
 def _sum_up(comparison: TraceComparison, tolerance: float | None) -> str:
+    from mslaunch.weights.trace.comparing import limits_of
     from mslaunch.weights.trace.pairing import label
-    from mslaunch.weights.trace.tolerance import limits_of
 
     different = comparison.first_different
     if different is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mslaunch.checkpoint.sharding.sets import ShardSet, differing_parameter, find_set, strategy_beside
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
+from mslaunch.checkpoint.sharding.verify import require_valid
 from mslaunch.errors import Disagreement, RequestError
 from mslaunch.launcher.read import CheckpointRequest
 from mslaunch.plan.model import Checkpoints
@@ -163,9 +163,7 @@ def choose_files(served: ServedSet, workers: int, run_dir: str) -> ChosenFiles:
             (target.world_size, f"--predict-strategy {request.predict_strategy}"),
             "Leave --workers out, or give the strategy for that many.",
         )
-    verified = verify(served.shards, trained)
-    if verified.errors:
-        raise SetIsWrong(served.shards, verified.errors)
+    verified = require_valid(served.shards, trained)
     notes = tuple(f"checkpoint {request.path}: {finding.words()}" for finding in verified.findings)
     if trained is None:
         return _same_for_all(served, workers, verified.shards, notes)

@@ -195,7 +195,7 @@ def _read_rank_table(spec: JobSpec, config_path: Path | None) -> tuple[JobSpec, 
 
 
 def _table_text(path: Path) -> str:
-    from mslaunch.ranktable.findings import SIZE_LIMIT
+    from mslaunch.ranktable.rules import SIZE_LIMIT
 
     try:
         return read_text(path, SIZE_LIMIT, errors="replace")

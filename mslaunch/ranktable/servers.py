@@ -80,10 +80,7 @@ def merge(tables: Sequence[RankTable], by_server: bool = False) -> RankTable:
     servers = [server for table in tables for server in table.servers]
     if by_server:
         servers.sort(key=lambda server: server.server_id)
-    return RankTable("merged", tables[0].version, number(_pods_together(servers)))
-
-
-def _pods_together(servers: list[Server]) -> list[Server]:
-    """Servers of one super pod must stand together: keep the order in which the pods first came."""
+    # Servers of one super pod must stand together: keep the order in which the pods first came.
     pods = list(dict.fromkeys(server.super_pod for server in servers))
-    return [server for pod in pods for server in servers if server.super_pod == pod]
+    servers.sort(key=lambda server: pods.index(server.super_pod))
+    return RankTable("merged", tables[0].version, number(servers))

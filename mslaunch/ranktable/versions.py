@@ -9,8 +9,7 @@ from typing import Any
 
 from mslaunch.errors import RankTableUnreadable, RequestError
 from mslaunch.ranktable import rules
-from mslaunch.ranktable.findings import Finding, TableUnreadable, locate, read_json
-from mslaunch.ranktable.rules import TableContext
+from mslaunch.ranktable.rules import Finding, TableContext, TableUnreadable, locate, read_json
 from mslaunch.ranktable.servers import Device, RankTable, Server, number
 
 HETEROGENEOUS = "1.1"

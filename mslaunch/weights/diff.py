@@ -10,7 +10,7 @@ from math import isfinite, prod, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mslaunch.checkpoint.moving.blocks import cut_blocks
+from mslaunch.checkpoint.moving.blocks import cut_blocks, within
 from mslaunch.checkpoint.moving.file_io import check_unchanged, open_source
 from mslaunch.checkpoint.moving.views import ITEMS, read_box
 from mslaunch.checkpoint.moving.weights import Weight
@@ -35,7 +35,6 @@ class WeightDifference:
     first: str | None = None
     second: str | None = None
     max: float | None = None
-    """The largest difference of two values."""
     mean: float | None = None
     cosine: float | None = None
     """Of the angle between the two, as vectors."""
@@ -94,9 +93,8 @@ class Files:
         for place, path, view in weight.pieces:
             common = intersection(place, box)
             if common is not None:
-                here = tuple((a - since, b - since) for (a, b), (since, _) in zip(common, place, strict=True))
-                there = tuple(slice(a - since, b - since) for (a, b), (since, _) in zip(common, box, strict=True))
-                out[there] = read_box(self.fd(path), path, view, here)
+                there = tuple(slice(*ends) for ends in within(common, box))
+                out[there] = read_box(self.fd(path), path, view, within(common, place))
         return out
 
 
@@ -106,7 +104,7 @@ def _compare_values(files: Files, weight: Weight, partner: Weight) -> WeightDiff
     types: tuple[str | None, str | None] = (None, None) if same_type else (weight.words(), partner.words())
     if weight.packed or partner.packed:
         same = same_type and _packed_bytes(files, weight) == _packed_bytes(files, partner)
-        return None if same else WeightDifference(weight.name, kind, types[0], types[1])
+        return None if same else WeightDifference(weight.name, kind, *types)
     boxes = list(cut_blocks(weight.shape, max(ITEMS[weight.dtype], ITEMS[partner.dtype]), BLOCK))
     if same_type and all(files.block(weight, box).tobytes() == files.block(partner, box).tobytes() for box in boxes):
         return None
@@ -114,8 +112,7 @@ def _compare_values(files: Files, weight: Weight, partner: Weight) -> WeightDiff
     for box in boxes:
         sums.add(_numbers(files, weight, box), _numbers(files, partner, box))
     mean = sums.total / max(1, prod(weight.shape))
-    numbers = (sums.largest, mean, sums.cosine(), sums.not_finite)
-    return WeightDifference(weight.name, kind, types[0], types[1], *numbers)
+    return WeightDifference(weight.name, kind, *types, sums.largest, mean, sums.cosine(), sums.not_finite)
 
 
 def _packed_bytes(files: Files, weight: Weight) -> bytes:

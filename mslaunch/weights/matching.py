@@ -31,13 +31,12 @@ Parameters = Mapping[str, Shape | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Partners:
+class _Partners:
     """Which weight each parameter gets, and why the others get none."""
 
     sources: dict[str, str]
     alone: dict[str, str]
     without: tuple[str, ...]
-    """Weights that fit no parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class _Search:
     endings: Mapping[str, list[str]]
 
 
-def find_partners(weights: Mapping[str, Weight], parameters: Parameters, terms: LayerTerms) -> Partners:
+def _find_partners(weights: Mapping[str, Weight], parameters: Parameters, terms: LayerTerms) -> _Partners:
     """Pair weights and parameters; closer ways to match go first."""
     sources: dict[str, str] = {}
     alone: dict[str, str] = {}
@@ -73,26 +72,14 @@ def find_partners(weights: Mapping[str, Weight], parameters: Parameters, terms: 
                 alone |= {name: f"is one of {len(names)} that fit {partner}" for name in names}
         placed = {*sources.values(), *alone}
         left = [name for name in left if name not in placed]
-    return Partners(sources, alone, tuple(name for name in left if not is_counter(name)))
-
-
-def partners_of_any_shape(
-    weights: Iterable[str], names: Iterable[str], parameters: Iterable[str], missing: Iterable[str], terms: LayerTerms
-) -> dict[str, list[str]]:
-    """Which of the missing names some of the weights would get if shapes did not count."""
-    search = _search(dict.fromkeys(missing), terms, (_wrapper(weights), _wrapper(parameters)))
-    partners: dict[str, list[str]] = {}
-    for name in names:
-        ways = (_fitting(way(name, search), search.parameters, ()) for way in _WAYS)
-        partners[name] = next((names for names in ways if names), [])
-    return partners
+    return _Partners(sources, alone, tuple(name for name in left if not is_counter(name)))
 
 
 def _fitting(candidates: Iterable[str], parameters: Parameters, shape: Shape) -> list[str]:
-    return [name for name in dict.fromkeys(candidates) if name in parameters and fits(shape, parameters[name])]
+    return [name for name in dict.fromkeys(candidates) if name in parameters and _fits(shape, parameters[name])]
 
 
-def fits(shape: Shape, expected: Shape | None) -> bool:
+def _fits(shape: Shape, expected: Shape | None) -> bool:
     return (
         expected is None
         or shape == expected
@@ -170,17 +157,6 @@ class NameMatch:
     notes: tuple[str, ...] = ()
     """Sentences that a user should know, though nothing is wrong."""
     transposed: tuple[str, ...] = ()
-    """Weights that are wanted transposed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Two sets of weights whose partners have the same names: those of the second."""
-
-    first: dict[str, Weight]
-    second: dict[str, Weight]
-    renamed: dict[str, str]
-    """The names of the first that were changed, and what they became."""
 
 
 def match_names(
@@ -193,8 +169,8 @@ def match_names(
 
     Of weights that are tied, one partner is enough; `tied` are those of the wanted ones.
     """
-    partners = find_partners(weights, parameters, terms)
-    sources, alone = dict(partners.sources), dict(partners.alone)
+    partners = _find_partners(weights, parameters, terms)
+    sources, alone = partners.sources, partners.alone
     for name, others in (tied or {}).items():
         if name not in sources and (tied_sources := [sources[other] for other in others if other in sources]):
             sources[name] = tied_sources[0]
@@ -217,14 +193,25 @@ def match_names(
     mismatches = (_shape_problem(name, weights[name].shape, new, parameters[new]) for name, new in shapes.items())
     problems = (*mismatches, *_problems(weights, parameters, rest, unmatched, sources))
     transposed = tuple(name for name, new in shapes.items() if parameters[new] == weights[name].shape[::-1])
-    return NameMatch(made, problems, _statistics_words(statistics), transposed)
+    notes: tuple[str, ...] = ()
+    if statistics:
+        notes = (
+            f"{len(statistics)} statistics of normalisations ({first_of(statistics)}) have no partner and need none: "
+            f"the other network's layers keep none, as InstanceNorm in PyTorch",
+        )
+    return NameMatch(made, problems, notes, transposed)
 
 
-def pair_names(first: Mapping[str, Weight], second: Mapping[str, Weight]) -> Pairs:
-    """Pair two sets of weights for a comparison: equal names are partners, the others are matched as by an import."""
+def pair_names(
+    first: Mapping[str, Weight], second: Mapping[str, Weight]
+) -> tuple[dict[str, Weight], dict[str, Weight], dict[str, str]]:
+    """Pair two sets of weights for a comparison: equal names are partners, the others are matched as by an import.
+
+    Return both, partners under the names of the second, and what the names of the first that were changed became.
+    """
     rest = {name: weight for name, weight in first.items() if name not in second}
     parameters = {name: weight.shape for name, weight in second.items() if name not in first}
-    sources = find_partners(rest, parameters, EITHER_WAY).sources
+    sources = _find_partners(rest, parameters, EITHER_WAY).sources
     renamed = {old: new for new, old in sources.items()}
     common = {name: name for name in first if name in second}
     unneeded = _unneeded(first, common | renamed, second), _unneeded(second, common | sources, first)
@@ -233,8 +220,8 @@ def pair_names(first: Mapping[str, Weight], second: Mapping[str, Weight]) -> Pai
         if old not in unneeded[0]:
             new = renamed.get(old, old)
             shape = second[new].shape if new in second and not weight.packed else weight.shape
-            made[new] = _fitted(change.rename(weight, new), shape if fits(weight.shape, shape) else None)
-    return Pairs(made, {name: weight for name, weight in second.items() if name not in unneeded[1]}, renamed)
+            made[new] = _fitted(change.rename(weight, new), shape if _fits(weight.shape, shape) else None)
+    return made, {name: weight for name, weight in second.items() if name not in unneeded[1]}, renamed
 
 
 def _unneeded(weights: Mapping[str, Weight], partners: Mapping[str, str], others: Mapping[str, Weight]) -> set[str]:
@@ -258,13 +245,6 @@ def _unused_statistics(names: Iterable[str], partners: Mapping[str, str], others
             if layers and not any(f"{layers[0]}.{word}" in others for word in STATISTICS):
                 statistics.append(name)
     return statistics
-
-
-def _statistics_words(names: Sequence[str]) -> tuple[str, ...]:
-    if not names:
-        return ()
-    what = f"{len(names)} statistics of normalisations ({first_of(names)})"
-    return (f"{what} have no partner and need none: the other network's layers keep none, as InstanceNorm in PyTorch",)
 
 
 def tied_names(weights: Mapping[str, Weight]) -> dict[str, list[str]]:
@@ -291,9 +271,14 @@ def _other_shapes(
     terms: LayerTerms,
 ) -> dict[str, str]:
     """Return the weights whose only fault is their shape, each with the wanted name that it would get."""
-    partners = partners_of_any_shape(weights, alone, parameters, missing, terms)
-    single = {name: names[0] for name, names in partners.items() if len(names) == 1}
-    return {name: new for name, new in single.items() if not fits(weights[name].shape, parameters[new])}
+    search = _search(dict.fromkeys(missing), terms, (_wrapper(weights), _wrapper(parameters)))
+    shapes: dict[str, str] = {}
+    for name in alone:
+        ways = (_fitting(way(name, search), search.parameters, ()) for way in _WAYS)
+        names = next((names for names in ways if names), [])
+        if len(names) == 1 and not _fits(weights[name].shape, parameters[names[0]]):
+            shapes[name] = names[0]
+    return shapes
 
 
 def _shape_problem(name: str, shape: Shape, new: str, expected: Shape | None) -> str:
@@ -313,12 +298,13 @@ def _problems(
 ) -> Iterator[str]:
     for count, (name, why) in enumerate(alone.items()):
         near = _near(name, missing) if count < SHOWN else []
-        nearest = [f"{other} ({_shape_words(parameters[other])})" for other in near]
-        yield f"{name} ({weights[name].words()}) {why}{_nearest(nearest)}"
+        nearest = ", ".join(f"{other} ({_shape_words(parameters[other])})" for other in near)
+        hint = f"; nearest: {nearest}" if near else ""
+        yield f"{name} ({weights[name].words()}) {why}{hint}"
     for count, name in enumerate(missing):
         near = _near(name, list(alone)) if count < SHOWN else []
-        nearest = [f"{other} ({weights[other].words()})" for other in near]
-        hint = _nearest(nearest) or _tied_words(name, parameters, sources)
+        nearest = ", ".join(f"{other} ({weights[other].words()})" for other in near)
+        hint = f"; nearest: {nearest}" if near else _tied_words(name, parameters, sources)
         yield f"{name} ({_shape_words(parameters[name])}) gets no weights{hint}"
 
 
@@ -337,10 +323,6 @@ def _near(name: str, others: list[str]) -> list[str]:
     from difflib import get_close_matches
 
     return get_close_matches(name, others[:2000], n=2, cutoff=0.5)
-
-
-def _nearest(names: list[str]) -> str:
-    return f"; nearest: {', '.join(names)}" if names else ""
 
 
 def _shape_words(shape: Shape | None) -> str:

@@ -25,17 +25,6 @@ NUMBER = "\1"
 _MOST = 10_000
 
 
-def numbered_group(where: str, groups: int, used: set[str]) -> int:
-    """Return which group of a rule is the number: the one that the new name does not have."""
-    unused = [number for number in range(1, groups + 1) if str(number) not in used]
-    if len(unused) != 1:
-        raise RequestError(
-            f"{where}: `stack` needs one group in `from` that `to` does not use, which is the number; "
-            f"{len(unused)} are unused."
-        )
-    return unused[0]
-
-
 def numbered_names(where: str, match: re.Match[str], group: int, parameters: Container[str]) -> list[str]:
     """Return the names of all numbers from 0 on, for one of them; none may be missing before it."""
     since, to = match.span(group)
@@ -48,10 +37,6 @@ def numbered_names(where: str, match: re.Match[str], group: int, parameters: Con
     return names
 
 
-def stack(weights: Sequence[Weight], axis: int, name: str) -> Weight:
-    return change.concat([change.insert_dimension(weight, axis) for weight in weights], axis, name)
-
-
 def unstack(where: str, weight: Weight, axis: int, template: str) -> list[Weight]:
     """Cut a dimension into its places; NUMBER in the template becomes the number of each."""
     count = weight.shape[axis] if axis < len(weight.shape) else 0
@@ -62,7 +47,6 @@ def unstack(where: str, weight: Weight, axis: int, template: str) -> list[Weight
 
 
 LONGEST_MATCH = 0.2
-"""Seconds of CPU time for one name."""
 _SHOWN = 60
 
 
@@ -120,7 +104,6 @@ class NameRule:
     """One row: which names, what they become, and what is done to the values on the way."""
 
     where: str
-    """File and place, for messages."""
     sources: tuple[str, ...]
     """The first is a regular expression; the others are templates that use its groups."""
     targets: tuple[str, ...]
@@ -140,7 +123,6 @@ class NameRule:
     stack: int | None = None
     """The new dimension in which parameters with numbers are put together."""
     number: int = 0
-    """Which group is the number."""
     unstack: int | None = None
     """The dimension that is cut into parameters with numbers."""
 
@@ -241,7 +223,14 @@ def _rule(where: str, row: Any) -> NameRule:
         transpose = []
     stack, number = _number(where, row.get("stack")), 0
     if stack is not None:
-        number = numbered_group(where, groups, set(_REFERENCE.findall(targets[0])))
+        used = set(_REFERENCE.findall(targets[0]))
+        unused = [group for group in range(1, groups + 1) if str(group) not in used]
+        if len(unused) != 1:
+            raise RequestError(
+                f"{where}: `stack` needs one group in `from` that `to` does not use, which is the number; "
+                f"{len(unused)} are unused."
+            )
+        number = unused[0]
     head_dim, heads = _heads(where, row.get("heads"))
     return NameRule(
         where,
@@ -353,32 +342,33 @@ def _apply(rule: NameRule, match: re.Match[str], weights: Mapping[str, Weight], 
     if rule.stack is not None:
         numbered = numbered_names(rule.where, match, rule.number, weights)
         used.update(numbered)
-        yield stack([_changed(rule, weights[part]) for part in numbered], rule.stack, names[0])
+        parts = [change.insert_dimension(_changed(rule, weights[part]), rule.stack) for part in numbered]
+        yield change.concat(parts, rule.stack, names[0])
         return
     if rule.unstack is not None:
         for part in unstack(rule.where, weights[match[0]], rule.unstack, names[0]):
             yield _changed(rule, part)
         return
-    parts = [match[0], *(expand(rule, match, template) for template in rule.sources[1:])]
+    sources = [match[0], *(expand(rule, match, template) for template in rule.sources[1:])]
     if rule.copy:
-        used.update(parts[1:])
-        whole = _changed(rule, weights[parts[0]])
+        used.update(sources[1:])
+        whole = _changed(rule, weights[sources[0]])
         yield from (change.rename(whole, name) for name in names)
         return
-    missing = [part for part in parts if part not in weights]
+    missing = [part for part in sources if part not in weights]
     if missing:
         raise RequestError(f"{rule.where}: {missing[0]} is not there to be put together with {match[0]}.")
-    used.update(parts[1:])
-    whole = weights[parts[0]]
-    if len(parts) > 1:
-        sizes = [weights[part].shape[rule.axis : rule.axis + 1] for part in parts]
-        ratios = rule.sizes or (1,) * len(parts)
+    used.update(sources[1:])
+    whole = weights[sources[0]]
+    if len(sources) > 1:
+        sizes = [weights[part].shape[rule.axis : rule.axis + 1] for part in sources]
+        ratios = rule.sizes or (1,) * len(sources)
         if any(size[0] * ratios[0] != sizes[0][0] * ratio for size, ratio in zip(sizes, ratios, strict=True) if size):
             lengths = list(chain.from_iterable(sizes))
             raise RequestError(
                 f"{rule.where}: the parts of {names[0]} have the sizes {lengths}. Give `sizes` for them."
             )
-        whole = change.concat([weights[part] for part in parts], rule.axis, names[0])
+        whole = change.concat([weights[part] for part in sources], rule.axis, names[0])
     whole = _changed(rule, whole)
     if len(names) > 1:
         yield from change.split(whole, rule.axis, rule.sizes or (1,) * len(names), names)

@@ -89,7 +89,6 @@ def _with_aliases(weights: Weights, aliases: Mapping[str, str]) -> Weights:
 
 
 def _without_wrappers(weights: Weights) -> Weights:
-    """Name the weights as the network itself does."""
     names = [".".join(part for part in name.split(".") if part not in _SEGMENTS) or name for name in weights]
     while names and all(len(name) > len(_PREFIX) and name.startswith(_PREFIX) for name in names):
         names = [name.removeprefix(_PREFIX) for name in names]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mslaunch.checkpoint.formats.tensor import MOST_DIMENSIONS, OTHER_ITEMS, MalformedFile
+from mslaunch.checkpoint.moving.views import ITEMS
 
 _BUILTINS = (
     *("set", "frozenset", "bytearray", "bytes", "complex", "slice", "range", "xrange"),
@@ -78,10 +79,8 @@ PACKAGES = (
 
 def is_object(path: str) -> bool:
     """Tell whether a name is that of an object which is known to be harmless beside the weights."""
-    return path in OBJECTS or _is_class(path)
-
-
-def _is_class(path: str) -> bool:
+    if path in OBJECTS:
+        return True
     parts = path.split(".")
     if not any(path.startswith(f"{package}.") for package in PACKAGES):
         return False
@@ -90,10 +89,8 @@ def _is_class(path: str) -> bool:
 
 
 SHOWN = 80
-"""Of a name in a message."""
 SAVE_THE_WEIGHTS = "If you trust the file, load it in PyTorch and save only model.state_dict()"
 _MOST_KEYS = 16
-"""Values in a tuple that is a key."""
 _LARGEST = (1 << 63) - 1
 
 
@@ -135,7 +132,6 @@ class Opaque:
     """A value or object that is known and of no use here, such as a device; what it holds is dropped."""
 
     path: str
-    """What made it."""
 
     @property
     def may_hold_weights(self) -> bool:
@@ -146,23 +142,6 @@ class Opaque:
         return f"{self.path[:SHOWN]}, which is no tensor. {OBJECTS.get(self.path) or SAVE_THE_WEIGHTS}"
 
 
-_DTYPES = {
-    "float64": "Float64",
-    "float32": "Float32",
-    "float16": "Float16",
-    "bfloat16": "BFloat16",
-    "float8_e4m3fn": "Float8_e4m3fn",
-    "float8_e5m2": "Float8_e5m2",
-    "int64": "Int64",
-    "int32": "Int32",
-    "int16": "Int16",
-    "int8": "Int8",
-    "uint64": "UInt64",
-    "uint32": "UInt32",
-    "uint16": "UInt16",
-    "uint8": "UInt8",
-    "bool": "Bool",
-}
 _STORAGES = {
     "DoubleStorage": "Float64",
     "FloatStorage": "Float32",
@@ -186,9 +165,7 @@ _STORAGE_TYPES: dict[str, str | None] = {
     "torch.storage.UntypedStorage": None,
     "torch.UntypedStorage": None,
 }
-_TYPE_NAMES = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()} | {
-    f"torch.{name}": name for name in OTHER_ITEMS
-}
+_TYPE_NAMES = {f"torch.{dtype.lower()}": dtype for dtype in (*ITEMS, *OTHER_ITEMS)}
 
 
 def allowed_name(path: str) -> PickledName:
@@ -234,20 +211,14 @@ def kind_of(value: Any) -> str:
 
 
 def refer(reference: Any) -> StorageRef | PickledName:
-    """Read what a pickle refers to outside: a storage, or in old files the class of a module, with its source."""
-    if (
-        isinstance(reference, tuple)
-        and len(reference) == 4
-        and reference[0] == "module"
-        and isinstance(reference[1], PickledName)
-    ):
+    """Read what a pickle refers to outside: `("storage", type, key, device, count)`; old files add a view.
+
+    In old files it may also be the class of a module, with its source.
+    """
+    kind = reference[0] if isinstance(reference, tuple) and reference else None
+    if kind == "module" and len(reference) == 4 and isinstance(reference[1], PickledName):
         return reference[1]
-    return _storage(reference)
-
-
-def _storage(reference: Any) -> StorageRef:
-    """Read a pickle's description of a storage: `("storage", type, key, device, count)`, and a view in old files."""
-    if not isinstance(reference, tuple) or len(reference) not in (5, 6) or reference[0] != "storage":
+    if kind != "storage" or len(reference) not in (5, 6):
         raise MalformedFile("its pickle refers to something outside that is no storage")
     kind, key, _, count = reference[1:5]
     if not isinstance(kind, PickledName) or kind.path not in _STORAGE_TYPES or not isinstance(key, str):
@@ -264,7 +235,7 @@ def _size(number: Any) -> int:
     return number
 
 
-def _sizes(numbers: Any) -> tuple[int, ...]:
+def _sizes(numbers: Any = ()) -> tuple[int, ...]:
     if not isinstance(numbers, (tuple, list)) or len(numbers) > MOST_DIMENSIONS:
         raise MalformedFile(f"its pickle has a shape that is no tuple of at most {MOST_DIMENSIONS} numbers")
     return tuple(_size(number) for number in numbers)
@@ -291,16 +262,10 @@ def _view(storage: StorageRef, dtype: str, offset: Any, shape: Any, strides: Any
     sizes, steps = _sizes(shape), _sizes(strides)
     if len(sizes) != len(steps):
         raise MalformedFile("its pickle has a tensor with more dimensions than strides")
-    return TensorRef(storage, dtype, _size(offset), sizes, steps, _pending(more))
-
-
-def _pending(more: tuple[Any, ...]) -> str | None:
-    """Read what torch calls metadata: a dict, behind requires_grad and hooks."""
-    for metadata in more:
-        for name in _PENDING if isinstance(metadata, dict) else ():
-            if metadata.get(name):
-                return name
-    return None
+    # What torch calls metadata is a dict, behind requires_grad and hooks.
+    metadata = [value for value in more if isinstance(value, dict)]
+    pending = (name for value in metadata for name in ("neg", "conj") if value.get(name))
+    return TensorRef(storage, dtype, _size(offset), sizes, steps, next(pending, None))
 
 
 def _parameter(tensor: Any, *more: Any) -> TensorRef | Opaque:
@@ -335,10 +300,6 @@ def _is_plain(key: Any) -> bool:
     return key is None or isinstance(key, (str, int, float, bytes, PickledName, Opaque))
 
 
-def _sized(sizes: Any = ()) -> tuple[int, ...]:
-    return _sizes(sizes)
-
-
 def _default(*factory: Any) -> dict[Any, Any]:
     """Return what stands for a defaultdict; its items follow."""
     if len(factory) > 1:
@@ -346,7 +307,6 @@ def _default(*factory: Any) -> dict[Any, Any]:
     return {}
 
 
-_PENDING = ("neg", "conj")
 _OF_CLASS = ("torch._tensor._rebuild_from_type", "torch._tensor._rebuild_from_type_v2")
 CALLS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor": _tensor,
@@ -358,7 +318,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_device_tensor_from_cpu_tensor": _parameter,
     "torch_npu.utils.storage._rebuild_npu_tensor": _tensor,
     **dict.fromkeys(_OF_CLASS, _of_class),
-    "torch.Size": _sized,
+    "torch.Size": _sizes,
     "collections.OrderedDict": _ordered,
     "collections.defaultdict": _default,
 }

@@ -121,9 +121,6 @@ class _Reader:
     def put(self, index: int | None) -> None:
         self.memo[len(self.memo) if index is None else index] = self.stack[-1]
 
-    def global_name(self, path: str) -> None:
-        self.stack.append(allowed_name(path.replace(" ", ".")))
-
     def stack_global(self, _: Any) -> None:
         module, name = self.last(2)
         if not (isinstance(module, str) and isinstance(name, str)):
@@ -148,9 +145,6 @@ class _Reader:
         if isinstance(reference, StorageRef):
             self.storages[reference.key] = reference
         self.stack.append(reference)
-
-    def new_object(self, owner: Any) -> None:
-        self.stack.append(make_object(owner))
 
 
 _VALUES = frozenset(
@@ -209,13 +203,13 @@ _STEPS: dict[str, Callable[[_Reader, Any], object]] = {
     "GET": _push(lambda reader, index: reader.memo[index]),
     "BINGET": _push(lambda reader, index: reader.memo[index]),
     "LONG_BINGET": _push(lambda reader, index: reader.memo[index]),
-    "GLOBAL": _Reader.global_name,
+    "GLOBAL": _push(lambda _, path: allowed_name(path.replace(" ", "."))),
     "STACK_GLOBAL": _Reader.stack_global,
-    "INST": lambda reader, path: reader.new_object(allowed_name(path.replace(" ", "."))),
+    "INST": _push(lambda _, path: make_object(allowed_name(path.replace(" ", ".")))),
     "REDUCE": _Reader.reduce,
     "BUILD": _Reader.build,
     "BINPERSID": _Reader.persistent,
-    "NEWOBJ": lambda reader, _: reader.new_object(reader.last(2)[0]),
-    "NEWOBJ_EX": lambda reader, _: reader.new_object(reader.last(3)[0]),
-    "OBJ": lambda reader, _: reader.new_object(reader.to_mark()[0]),
+    "NEWOBJ": _push(lambda reader, _: make_object(reader.last(2)[0])),
+    "NEWOBJ_EX": _push(lambda reader, _: make_object(reader.last(3)[0])),
+    "OBJ": _push(lambda reader, _: make_object(reader.to_mark()[0])),
 }

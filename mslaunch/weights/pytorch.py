@@ -25,9 +25,7 @@ _WRAPPERS = (
 )
 """Where programs keep the state_dict in what they save."""
 _OPTIMIZER = {"state", "param_groups"}
-"""The keys of an optimizer's state."""
 _OPTIMIZER_NAME = re.compile(r"optim(izer)?s?(_(states?|dicts?|[a-z]|\d+))*")
-"""How programs call an optimizer's state."""
 _RANDOM = re.compile(r"(\w+_)?rng(_\w+)?")
 """How the state of random numbers is called, which is a tensor."""
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
 from pathlib import Path
 
 from mslaunch.checkpoint.formats import safetensors
 from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS
 from mslaunch.checkpoint.formats.tensor import ITEM_SIZES
+from mslaunch.checkpoint.moving import views
 from mslaunch.checkpoint.moving import weights as change
 from mslaunch.checkpoint.moving.new_files import Planned
+from mslaunch.checkpoint.moving.views import FLOATS, Scale
 from mslaunch.checkpoint.moving.weights import Weight, cast, plan_weights
-from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
+from mslaunch.checkpoint.sharding.strategy import Shape, Strategy, read_strategy
 from mslaunch.errors import MslaunchError, RequestError
 from mslaunch.shared import layout as run_layout
 from mslaunch.weights.diff import WeightDifference, compare
@@ -30,7 +34,6 @@ from mslaunch.weights.names import (
     unused_rules,
 )
 from mslaunch.weights.opening import Weights, check_key, open_weights
-from mslaunch.weights.scales import is_scaled, join_scales
 
 DTYPES = {"float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16", "float64": "Float64"}
 
@@ -68,7 +71,6 @@ class ComparedWeights:
     renamed: Mapping[str, str]
     """Names of the first that are called otherwise in the second, and what they are called there."""
     notes: tuple[str, ...] = ()
-    """A sentence for each rule that applies to no parameter."""
 
 
 class NoPartner(MslaunchError):
@@ -94,7 +96,7 @@ def import_weights(
 ) -> PlannedWeights:
     """Plan MindSpore checkpoints from PyTorch's weights; with a strategy, a folder with one for each rank."""
     layout = _read_strategy(strategy)
-    opened = join_scales(open_weights(Path(source), key=key))
+    opened = _join_scales(open_weights(Path(source), key=key))
     check_key(key, opened)
     partners = open_weights(Path(like)) if like else None
     rules = read_rules(names) if names else []
@@ -139,7 +141,7 @@ def export_weights(
     layout = _read_strategy(strategy)
     if Path(target).suffix not in FOR_TORCH:
         raise RequestError(f"--to {target}: the new file's name must end in {' or '.join(FOR_TORCH)}.")
-    whole = join_scales(open_weights(Path(source), layout))
+    whole = _join_scales(open_weights(Path(source), layout))
     training = [name for name in whole if is_of_training(name, whole)]
     network = {name: weight for name, weight in whole.items() if name not in training}
     rules = reverse_rules(read_rules(names)) if names else []
@@ -176,12 +178,11 @@ def compare_weights(
     opened: list[Weights] = []
     for path in map(Path, (first, second)):
         has_ranks = path.is_dir() and any(path.glob(f"{run_layout.RANK}*"))
-        opened.append(join_scales(open_weights(path, layout if has_ranks else None, key)))
+        opened.append(_join_scales(open_weights(path, layout if has_ranks else None, key)))
     check_key(key, *opened)
     rules = read_rules(names) if names else []
-    pairs = pair_names(apply_rules(opened[0], rules), opened[1])
-    notes = unused_rules(names or "", rules, opened[0])
-    return ComparedWeights(tuple(compare(pairs.first, pairs.second)), pairs.renamed, notes)
+    ours, theirs, renamed = pair_names(apply_rules(opened[0], rules), opened[1])
+    return ComparedWeights(tuple(compare(ours, theirs)), renamed, unused_rules(names or "", rules, opened[0]))
 
 
 def _read_strategy(name: str | None) -> Strategy | None:
@@ -285,7 +286,7 @@ def _checked(source: str, match: NameMatch, dtype: str | None, partial: bool, no
             raise RequestError(f"--dtype: one of {', '.join(DTYPES)} is wanted, got {dtype!r}.")
         return [cast(weight, DTYPES[dtype]) for weight in weights]
     for weight in weights:
-        if is_scaled(weight):
+        if any(view.scale is not None for *_, view in weight.pieces):
             raise RequestError(
                 f"{weight.name}: MindSpore's checkpoints have no float8. Give --dtype bfloat16: its values are "
                 f"multiplied by their scales."
@@ -293,3 +294,62 @@ def _checked(source: str, match: NameMatch, dtype: str | None, partial: bool, no
         if weight.dtype not in ITEM_SIZES and weight.dtype in (*safetensors.FLOAT8.values(), *safetensors.FLOAT8):
             raise RequestError(f"{weight.name}: MindSpore's checkpoints have no {weight.dtype}. Give --dtype bfloat16.")
     return weights
+
+
+_SCALE_NAMES = ("_scale_inv", "_scale")
+"""The endings of the names of scales; both hold factors, whatever the name suggests."""
+_BLOCK = 128
+"""Rows and columns of a block that has one scale (DeepSeek-V3, Qwen3-FP8)."""
+_FLOAT8 = tuple(dtype for dtype in FLOATS if dtype.startswith("Float8"))
+_OF_INPUTS = ("input", "act")
+_WAY_OUT = "Write the weights as bfloat16 with the program that made them, and import those."
+
+
+def _join_scales(weights: Mapping[str, Weight]) -> dict[str, Weight]:
+    """Multiply float8 weights by the scales that stand beside them, when they are read; the scales are used up."""
+    made = dict(weights)
+    scales: dict[str, str] = {}
+    for name in weights:
+        layer, _, last = name.rpartition(".")
+        if "scale" in last and not any(word in last for word in _OF_INPUTS):
+            scales[layer] = name
+    for name, weight in weights.items():
+        if weight.dtype in _FLOAT8:
+            scale = next((candidate for word in _SCALE_NAMES if (candidate := f"{name}{word}") in weights), None)
+            other = scales.get(name.rpartition(".")[0])
+            if scale is not None:
+                made[name] = _joined(weight, weights[scale])
+                made.pop(scale, None)
+            elif other is not None:  # a plain cast would be wrong
+                what = f"its float8 values may be scaled by {other}, which is not understood"
+                raise RequestError(f"{name}: {what}. {_WAY_OUT}")
+    return made
+
+
+def _joined(weight: Weight, factors: Weight) -> Weight:
+    if factors.dtype not in FLOATS or factors.dtype in _FLOAT8 or len(weight.pieces) != 1 or len(factors.pieces) != 1:
+        raise RequestError(f"{factors.name}: scales of type {factors.dtype} are not understood. {_WAY_OUT}")
+    (_, path, view), (box, own, values) = factors.pieces[0], weight.pieces[0]
+    while len(view.shape) < len(weight.shape):  # one scale for all values has none or one dimension, one a row too
+        view = views.rearrange(view, partial(views.inserted, len(view.shape)))
+    if weight.shape == () and view.shape == (1,):
+        view = views.remove_dimension(view, 0)
+    blocks = _blocks(weight.shape, view.shape)
+    if blocks is None:
+        both = f"{factors.name} ({factors.words()}) is no scale for each row or block of {_BLOCK}x{_BLOCK} of"
+        raise RequestError(f"{both} {weight.name} ({weight.words()}). {_WAY_OUT}")
+    scale = Scale(path, view, blocks, (0,) * len(blocks))
+    return replace(weight, dtype="Float32", pieces=((box, own, replace(values, cast="Float32", scale=scale)),))
+
+
+def _blocks(shape: Shape, scales: Shape) -> tuple[int, ...] | None:
+    """Return how many values of each dimension have one scale; None where the shapes do not fit."""
+    if len(shape) != len(scales):
+        return None
+    blocks = []
+    for size, count in zip(shape, scales, strict=True):
+        choices = {1: max(size, 1), ceil(size / _BLOCK): _BLOCK, size: 1}
+        if count not in choices:
+            return None
+        blocks.append(choices[count])
+    return tuple(blocks)

@@ -19,7 +19,6 @@ _LONGEST_HEAD = 1 << 20
 _MOST_VALUES = 1 << 20
 SPLIT_ABOVE = 512 << 20
 TYPES = frozenset({*ITEM_SIZES, "str", "Int4"})
-"""The types that MindSpore reads from a .ckpt."""
 _BREAKPOINT = "_breakpoint.ckpt"
 _STRATEGY_HEAD = b"\x08"
 """How a strategy of MindSpore begins: with a number, not with a parameter."""
@@ -42,7 +41,10 @@ def read(fd: int, size: int) -> Content:
     values: list[Tensor] = []
     at = 0
     while at < end:
-        value, at = _value(fd, at, end)
+        try:
+            value, at = _parse(os.pread(fd, min(_HEAD, end - at), at), at, end)
+        except _Longer:
+            value, at = _parse(os.pread(fd, min(_LONGEST_HEAD, end - at), at), at, end)
         values.append(value)
         if len(values) > _MOST_VALUES:
             raise MalformedFile(f"over {_MOST_VALUES} parameters")
@@ -56,20 +58,12 @@ def _without_checksum(fd: int, size: int) -> tuple[int, int | None]:
     return size, None
 
 
-def _value(fd: int, at: int, end: int) -> tuple[Tensor, int]:
-    """Read the head of the value at `at`; return its tensor and where the next one begins."""
-    head = os.pread(fd, min(_HEAD, end - at), at)
-    try:
-        return _parse(head, at, end)
-    except _Longer:
-        return _parse(os.pread(fd, min(_LONGEST_HEAD, end - at), at), at, end)
-
-
 class _Longer(MalformedFile):
     """The head goes on beyond what was read."""
 
 
 def _parse(head: bytes, at: int, end: int) -> tuple[Tensor, int]:
+    """Read the head of the value at `at`; return its tensor and where the next one begins."""
     key, inner = _number(head, 0)
     if key != 1 << 3 | protobuf.BYTES:
         place = f"at byte {at} it goes on" if at else "it begins"
@@ -154,7 +148,6 @@ def _text(head: bytes, at: int, length: int) -> str:
 
 
 def _joined(values: Sequence[Tensor]) -> Tensor:
-    """Put a tensor together that was split into several values."""
     first = values[0]
     for more in values:
         if (first.dtype, first.shape) != (more.dtype, more.shape):
@@ -178,7 +171,9 @@ def frame(tensors: Sequence[Tensor], framework: str = "ms") -> FileLayout:
     heads, places = [], {}
     for tensor in tensors:
         parts = []
-        for length in _lengths(tensor):
+        # As MindSpore cuts: every 512 MiB. (By rows only where it saves asynchronously; it reads both, as we do.)
+        for begin in range(0, max(tensor.nbytes, 1), SPLIT_ABOVE):
+            length = min(SPLIT_ABOVE, tensor.nbytes - begin)
             head = _head(tensor, length)
             heads.append((at, head))
             parts.append((at + len(head), length))
@@ -193,9 +188,3 @@ def _head(tensor: Tensor, length: int) -> bytes:
     described = dims + protobuf.field_bytes(2, tensor.dtype.encode()) + protobuf.field_head(3, length)
     value = protobuf.field_bytes(1, tensor.name.encode()) + protobuf.field_head(2, len(described) + length) + described
     return protobuf.field_head(1, len(value) + length) + value
-
-
-def _lengths(tensor: Tensor) -> list[int]:
-    """Cut as MindSpore does: every 512 MiB. (By rows only where it saves asynchronously; it reads both, as we do.)"""
-    size = tensor.nbytes
-    return [min(SPLIT_ABOVE, size - begin) for begin in range(0, size, SPLIT_ABOVE)] or [0]

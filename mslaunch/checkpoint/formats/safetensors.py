@@ -32,7 +32,6 @@ _NAMES = {
 }
 _TYPES = {ours: theirs for theirs, ours in _NAMES.items()}
 FLOAT8 = {"F8_E4M3": "Float8_e4m3fn", "F8_E5M2": "Float8_e5m2"}
-"""Types that MindSpore's checkpoints do not have, and that can be cast."""
 _NO_ALIAS = ("format", "crc_num", "remove_redundancy", "total_size")
 """Keys of __metadata__ that are no names of weights."""
 _CRC = re.compile(r"[0-9]{1,20}")

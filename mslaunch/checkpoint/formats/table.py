@@ -49,7 +49,6 @@ class Format:
     name: str
     """What --format calls it; its files end in this name."""
     read: Callable[[int, int], Content]
-    """Reads the header of an open file of this size."""
     frame: Callable[[Sequence[Tensor], str], FileLayout]
     """Lays out a new file for tensors whose names are of this framework (ms, pt)."""
     checksum: Callable[[int, int, Sequence[Tensor]], int]

@@ -68,7 +68,6 @@ class Content:
 
     tensors: tuple[Tensor, ...]
     crc: int | None = None
-    """The checksum that was recorded, if one was."""
     redundancy_removed: bool = False
     """Parameters that another rank holds too were left out when it was saved."""
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -99,3 +98,14 @@ def chunks(fd: int, offset: int, length: int) -> Iterator[bytes]:
             raise MalformedFile("it ended while it was read")
         yield data
         offset += len(data)
+
+
+def pieces(parts: tuple[Part, ...], offset: int, length: int) -> Iterator[tuple[int, int, int]]:
+    """Yield place in the file, place in the buffer and length for a stretch of a tensor that may lie in parts."""
+    begin, done = 0, 0
+    for at, size in parts:
+        since, to = max(offset, begin), min(offset + length, begin + size)
+        if since < to:
+            yield at + since - begin, done, to - since
+            done += to - since
+        begin += size

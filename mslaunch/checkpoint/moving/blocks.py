@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from mslaunch.checkpoint.formats.tensor import Part
+from mslaunch.checkpoint.formats.tensor import Part, pieces
 from mslaunch.checkpoint.sharding.strategy import Box, box_shape
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def row_length(part: Box, whole: Box, itemsize: int) -> int:
 
 
 def _row_axis(part: Box, whole: Box) -> int:
-    """The dimension from which on the bytes of a box are one stretch."""
     axis = max(len(part) - 1, 0)
     while axis > 0 and part[axis] == whole[axis]:
         axis -= 1
@@ -66,17 +65,17 @@ def copy_box(
 
     def view(data: memoryview, box: Box) -> np.ndarray[Any, np.dtype[np.uint8]]:
         *outer, last = box_shape(box) or (1,)
-        return np.frombuffer(data, np.uint8).reshape(*outer, last * itemsize)[_within(common, box, itemsize)]
+        cut = [slice(*ends) for ends in within(common, box)]
+        if cut:
+            cut[-1] = slice(cut[-1].start * itemsize, cut[-1].stop * itemsize)
+        return np.frombuffer(data, np.uint8).reshape(*outer, last * itemsize)[tuple(cut)]
 
     view(target, target_box)[...] = view(source, source_box)
 
 
-def _within(part: Box, block: Box, itemsize: int) -> tuple[slice, ...]:
-    """Where a box lies in the buffer of a block."""
-    cut = [slice(a - since, b - since) for (a, b), (since, _) in zip(part, block, strict=True)]
-    if cut:
-        cut[-1] = slice(cut[-1].start * itemsize, cut[-1].stop * itemsize)
-    return tuple(cut)
+def within(part: Box, around: Box) -> Box:
+    """Return a box as it lies in one around it."""
+    return tuple((a - since, b - since) for (a, b), (since, _) in zip(part, around, strict=True))
 
 
 def offset_of(part: Iterable[tuple[int, int]], place: Box, itemsize: int) -> int:
@@ -85,17 +84,6 @@ def offset_of(part: Iterable[tuple[int, int]], place: Box, itemsize: int) -> int
     for (since, _), (begin, end) in zip(part, place, strict=True):
         at = at * (end - begin) + since - begin
     return at * itemsize
-
-
-def pieces(parts: tuple[Part, ...], offset: int, length: int) -> Iterator[tuple[int, int, int]]:
-    """Yield place in the file, place in the buffer and length for a stretch of a tensor that may lie in parts."""
-    begin, done = 0, 0
-    for at, size in parts:
-        since, to = max(offset, begin), min(offset + length, begin + size)
-        if since < to:
-            yield at + since - begin, done, to - since
-            done += to - since
-        begin += size
 
 
 def one_stretch(parts: tuple[Part, ...], offset: int, length: int) -> int | None:

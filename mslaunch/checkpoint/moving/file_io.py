@@ -7,7 +7,6 @@ import os
 import stat
 import threading
 from pathlib import Path, PosixPath
-from typing import Protocol
 
 from mslaunch.checkpoint.formats.tensor import FileLayout
 from mslaunch.errors import NO_FILE, NotReadyError, ShardUnreadable, limit_of
@@ -70,17 +69,6 @@ COMPARED = 256 << 10
 """Bytes that are compared at a time: they stay in the processor's cache."""
 
 
-class OutputFile(Protocol):
-    """An open file that takes bytes at any place, from several threads."""
-
-    fd: int
-
-    def put(self, data: memoryview, at: int) -> None: ...
-
-    def busy(self) -> bool:
-        """Tell whether another thread is writing there just now."""
-
-
 class NewFile:
     """A file that is written; the kernel lets one thread write to it at a time, and the others would wait for it."""
 
@@ -101,6 +89,7 @@ class NewFile:
             write_at(self.fd, data, at)
 
     def busy(self) -> bool:
+        """Tell whether another thread is writing there just now."""
         return self._lock.locked()
 
 
@@ -136,6 +125,10 @@ class SameFile:
 
     def busy(self) -> bool:
         return False
+
+
+OutputFile = NewFile | SameFile
+"""An open file that takes bytes at any place, from several threads."""
 
 
 _CONTENT = ("st_dev", "st_ino", "st_size", "st_mtime_ns")

@@ -130,9 +130,7 @@ class Planned:
 
     job: ReshardPlan
     names: Mapping[int, str]
-    """The file of each rank, below the set's folder."""
     extra: Mapping[str, bytes]
-    """Further files of the folder."""
     warnings: tuple[ShardFinding, ...]
 
     def write(self, folder: Path, progress: Progress = lambda _: None) -> None:

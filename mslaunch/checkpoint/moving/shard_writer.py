@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mslaunch.checkpoint.formats.table import check_writable, frame
-from mslaunch.checkpoint.formats.tensor import FileLayout, Part, Tensor
+from mslaunch.checkpoint.formats.tensor import FileLayout, Part, Tensor, pieces
 from mslaunch.checkpoint.moving.blocks import (
     copy_box,
     cut_blocks,
     offset_of,
     one_stretch,
-    pieces,
     row_length,
     row_places,
+    within,
 )
 from mslaunch.checkpoint.moving.file_io import NewFile, OutputFile, check_unchanged, open_source, read_fully, read_some
 from mslaunch.checkpoint.moving.views import TensorView, bytes_of, read_box
@@ -118,7 +118,7 @@ class _Slice:
     def load(self, room: memoryview) -> memoryview:
         """Return its bytes: read into this buffer, or computed."""
         if isinstance(self.content, TensorView):
-            here = _within(self.box, self.place)
+            here = within(self.box, self.place)
             return bytes_of(read_box(self.fd, self.path, self.content, here))
         for at, begin, length in pieces(self.content.parts, self.offset, self.size):
             read_fully(self.fd, self.path, room[begin : begin + length], at)
@@ -218,20 +218,17 @@ class ShardWriter:
         pool = ThreadPoolExecutor(THREADS)
         try:
             with _undisturbed():
-                moves = [pool.submit(self._move, *task) for task in self._tasks()]
+                moves = []
+                for assembly in self.job.assemblies:
+                    blocks = list(cut_blocks(assembly.shape, assembly.itemsize, BLOCK))
+                    for begin in range(0, len(blocks), 8):  # a few at a time, so that all threads have some to the end
+                        moves.append(pool.submit(self._move, assembly, blocks[begin : begin + 8]))
             done, _ = wait(moves, return_when=FIRST_EXCEPTION)
             for move in done:
                 move.result()
         finally:
             self.failed.set()  # what is still under way stops at its next block
             pool.shutdown(wait=True, cancel_futures=True)
-
-    def _tasks(self) -> Iterator[tuple[Assembly, list[Box]]]:
-        """Cut the work into pieces of a few blocks, so that all threads have some to the end."""
-        for assembly in self.job.assemblies:
-            blocks = list(cut_blocks(assembly.shape, assembly.itemsize, BLOCK))
-            for begin in range(0, len(blocks), 8):
-                yield assembly, blocks[begin : begin + 8]
 
     def _move(self, assembly: Assembly, blocks: list[Box]) -> None:
         for block in blocks:
@@ -254,7 +251,7 @@ class ShardWriter:
                 offset = offset_of(common, place, itemsize)
                 outputs = [(self.outputs[rank], self.frames[rank].places[assembly.name], offset) for rank in ranks]
                 targets.append(_Target(common, outputs, itemsize))
-        source_boxes, target_boxes = (tuple(_within(part.box, block) for part in parts) for parts in (slices, targets))
+        source_boxes, target_boxes = (tuple(within(part.box, block) for part in parts) for parts in (slices, targets))
         plan = plan_block(source_boxes, target_boxes, itemsize, prod(box_shape(block)) * itemsize)
         if plan.direct:
             self._move_runs(plan, slices, targets)
@@ -265,7 +262,6 @@ class ShardWriter:
         return sum(target.size * len(target.outputs) for target in targets)
 
     def _move_runs(self, plan: BlockPlan, slices: list[_Slice], targets: list[_Target]) -> None:
-        """Read each slice, and write its runs."""
         for number, part in enumerate(slices):
             data = part.load(self.scratch.incoming)
             for runs in plan.runs:
@@ -290,7 +286,6 @@ class ShardWriter:
             target.write(self.scratch.outgoing[begin : begin + target.size])
 
     def _copy_boxes(self, slices: list[_Slice], targets: list[_Target], itemsize: int) -> None:
-        """Read the slices, and put each box together in memory."""
         ends = accumulate((part.size for part in slices), initial=0)
         loaded = [part.load(self.scratch.incoming[begin:]) for part, begin in zip(slices, ends, strict=False)]
         for target in targets:
@@ -300,10 +295,6 @@ class ShardWriter:
                 if common is not None:
                     copy_box(common, data, part.box, piece, target.box, itemsize)
             target.write(piece)
-
-
-def _within(part: Box, around: Box) -> Box:
-    return tuple((a - since, b - since) for (a, b), (since, _) in zip(part, around, strict=True))
 
 
 @contextmanager

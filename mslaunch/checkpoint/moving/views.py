@@ -10,8 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mslaunch.checkpoint.formats.tensor import ITEM_SIZES, Part, Tensor
-from mslaunch.checkpoint.moving.blocks import pieces
+from mslaunch.checkpoint.formats.tensor import ITEM_SIZES, Part, Tensor, pieces
 from mslaunch.checkpoint.moving.file_io import open_source, read_fully
 from mslaunch.checkpoint.sharding.strategy import Box, Shape, box_shape
 
@@ -52,17 +51,12 @@ class TensorView:
     def itemsize(self) -> int:
         return ITEMS[self.dtype]
 
-    @property
-    def in_order(self) -> bool:
-        """Its elements are one stretch, in the order in which they are wanted."""
-        if self.rows is not None or self.cast is not None or self.scale is not None:
-            return False
-        sizes = zip(self.shape, self.strides, _dense(self.shape), strict=True)
-        return prod(self.shape) == 0 or all(size == 1 or stride == dense for size, stride, dense in sizes)
-
     def plain(self, name: str) -> Tensor | None:
-        """The same as a tensor, where it is one stretch; None where it is not."""
-        if not self.in_order:
+        """The same as a tensor, where its elements are one stretch in their order; None where they are not."""
+        if self.rows is not None or self.cast is not None or self.scale is not None:
+            return None
+        sizes = zip(self.shape, self.strides, _dense(self.shape), strict=True)
+        if prod(self.shape) and any(size != 1 and stride != dense for size, stride, dense in sizes):
             return None
         places = pieces(self.parts, self.offset * self.itemsize, prod(self.shape) * self.itemsize)
         return Tensor(name, self.dtype, self.shape, tuple((at, length) for at, _, length in places) or ((0, 0),))
@@ -148,7 +142,7 @@ def read_box(fd: int, path: Path, view: TensorView, box: Box) -> Array:
 
     out = np.empty(box_shape(box), stored_type(view.dtype))
     if out.size:
-        _read(_File(fd, path, view.parts, view.itemsize), view, box, out)
+        _read(fd, path, view, box, out)
     if view.scale is None:
         return cast(out, view.dtype, view.cast or view.dtype)
     numbers = to_numbers(out, view.dtype).astype(np.float32)
@@ -186,22 +180,7 @@ def bytes_of(values: Array) -> memoryview:
     return memoryview(data)
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    fd: int
-    path: Path
-    parts: tuple[Part, ...]
-    itemsize: int
-
-    def stretch(self, offset: int, count: int) -> bytearray:
-        data = bytearray(count * self.itemsize)
-        room = memoryview(data)
-        for at, begin, length in pieces(self.parts, offset * self.itemsize, len(data)):
-            read_fully(self.fd, self.path, room[begin : begin + length], at)
-        return data
-
-
-def _read(file: _File, view: TensorView, box: Box, out: Array) -> None:
+def _read(fd: int, path: Path, view: TensorView, box: Box, out: Array) -> None:
     """Read the stretch around a box where most of it is needed, else half of the box at a time."""
     import numpy as np
 
@@ -213,11 +192,15 @@ def _read(file: _File, view: TensorView, box: Box, out: Array) -> None:
     bounds = list(zip(first_places, last_places, view.strides, strict=True))
     spans = [(last - first) * stride for first, last, stride in bounds]
     count = 1 + sum(spans)
-    if count * file.itemsize <= max(_AT_ONCE, 2 * out.nbytes, min(_MOST_AT_ONCE, _MOST_UNUSED * out.nbytes)):
+    if count * view.itemsize <= max(_AT_ONCE, 2 * out.nbytes, min(_MOST_AT_ONCE, _MOST_UNUSED * out.nbytes)):
         begin = view.offset + sum(first * stride for first, _, stride in bounds)
-        data = np.frombuffer(file.stretch(begin, count), out.dtype)
+        stretch = bytearray(count * view.itemsize)
+        room = memoryview(stretch)
+        for at, done, length in pieces(view.parts, begin * view.itemsize, len(stretch)):
+            read_fully(fd, path, room[done : done + length], at)
+        data = np.frombuffer(stretch, out.dtype)
         shape = [last - first + 1 for first, last, _ in bounds]
-        steps = [stride * file.itemsize for stride in view.strides]
+        steps = [stride * view.itemsize for stride in view.strides]
         values = np.lib.stride_tricks.as_strided(data, shape, steps, writeable=False)
         out[...] = values if rows is None else values[[row - first_places[0] for row in rows]]
         return
@@ -227,4 +210,4 @@ def _read(file: _File, view: TensorView, box: Box, out: Array) -> None:
     for half in ((since, middle), (middle, to)):
         place = [slice(None)] * len(box)
         place[axis] = slice(half[0] - since, half[1] - since)
-        _read(file, view, (*box[:axis], half, *box[axis + 1 :]), out[tuple(place)])
+        _read(fd, path, view, (*box[:axis], half, *box[axis + 1 :]), out[tuple(place)])

@@ -20,7 +20,6 @@ _RANK = re.compile(rf"{layout.RANK}({_NUMBER})(?![0-9])")
 _RERUN = re.compile(r"(.+)_([1-9][0-9]{0,8})", re.DOTALL)
 """How MindSpore calls the files of a further run in the same folder: PREFIX_1, PREFIX_2."""
 DEPTH = 6
-"""How many levels of a rank's folder are searched."""
 
 Step = tuple[int, int]
 """Epoch and step, as numbers: 10 comes after 9."""
@@ -70,18 +69,17 @@ class Network:
 
     def of_attempts(self, starts: Sequence[float]) -> Network:
         """Leave out what is older than the first attempt, and of each step what an earlier attempt has left."""
-        steps = (replace(saved, files=_of_last_attempt(saved.files, starts)) for saved in self.steps)
-        return replace(self, steps=tuple(saved for saved in steps if saved.files))
-
-
-def _of_last_attempt(files: Mapping[int, Path], starts: Sequence[float]) -> dict[int, Path]:
-    """The files of the last attempt that wrote this step: those of another one belong to other values."""
-    attempts: dict[int, int] = {}
-    for rank, path in files.items():
-        with suppress(OSError):
-            attempts[rank] = bisect_right(starts, path.stat().st_mtime)
-    last = max(attempts.values(), default=0)
-    return {rank: files[rank] for rank, attempt in attempts.items() if attempt == last > 0}
+        steps = []
+        for saved in self.steps:
+            attempts: dict[int, int] = {}
+            for rank, path in saved.files.items():
+                with suppress(OSError):
+                    attempts[rank] = bisect_right(starts, path.stat().st_mtime)
+            last = max(attempts.values(), default=0)  # files of another attempt belong to other values
+            files = {rank: saved.files[rank] for rank, attempt in attempts.items() if attempt == last > 0}
+            if files:
+                steps.append(replace(saved, files=files))
+        return replace(self, steps=tuple(steps))
 
 
 def step_of(path: Path) -> Step | None:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -13,8 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from mslaunch.checkpoint.formats.table import FORMATS, Shard, checksum, holds_torch, read_shard
-from mslaunch.checkpoint.formats.tensor import CHUNK, chunks
-from mslaunch.checkpoint.moving.blocks import pieces
+from mslaunch.checkpoint.formats.tensor import CHUNK, chunks, pieces
 from mslaunch.checkpoint.sharding.saved_files import (
     Network,
     SavedStep,
@@ -29,7 +29,6 @@ from mslaunch.shared import layout
 
 READERS = 16
 NEAR = 2
-"""Other steps that a step is compared with."""
 STRATEGIES = ("strategy.ckpt", "strategy.json", "train_strategy.ckpt")
 """What a strategy is called that lies beside the shards it belongs to."""
 _OF_RANK = re.compile(rf"{layout.RANK}\d+")
@@ -71,9 +70,7 @@ class ShardSet:
     faults: Mapping[int, Fault] = field(default_factory=dict)
     """What is wrong with this step, where no step is complete."""
     read: Mapping[int, Shard | ShardUnreadable] = field(default_factory=dict)
-    """What was read of the files on the way."""
     checked: bool = False
-    """Whether recorded checksums have been compared."""
 
     def name_of(self, rank: int) -> str:
         path = self.files[rank]
@@ -240,18 +237,18 @@ def newest_complete(
     )
 
 
+@dataclass(frozen=True, slots=True)
 class _Headers:
     """The headers of a network's files, each read once, several at a time."""
 
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self._headers: dict[Path, Shard | ShardUnreadable] = {}
+    network: Network
+    headers: dict[Path, Shard | ShardUnreadable] = field(default_factory=dict)
 
     def read(self, paths: Iterable[Path]) -> Mapping[Path, Shard | ShardUnreadable]:
-        new = [path for path in dict.fromkeys(paths) if path not in self._headers]
+        new = [path for path in dict.fromkeys(paths) if path not in self.headers]
         with ThreadPoolExecutor(READERS) as pool:
-            self._headers |= zip(new, pool.map(_read, new), strict=True)
-        return self._headers
+            self.headers.update(zip(new, pool.map(_read, new), strict=True))
+        return self.headers
 
     def shards(self, saved: SavedStep) -> dict[int, Shard]:
         """The files of a step that can be read."""
@@ -264,7 +261,7 @@ class _Headers:
         shards = self.shards(saved)
         faults = {rank: Fault("missing", "missing") for rank in ranks if rank not in saved.files}
         for rank, path in saved.files.items():
-            error = self._headers[path]
+            error = self.headers[path]
             if isinstance(error, ShardUnreadable):
                 faults[rank] = Fault("unreadable", error.what)
         neighbours = self._neighbours(saved, shards)
@@ -293,7 +290,11 @@ class _Headers:
                 continue  # the same step in the other format
             near = {rank: other.files[rank] for rank in shards if rank in other.files and len(neighbours[rank]) < NEAR}
             same = near if other.run == saved.run else {}
-            alike = {rank for rank, path in same.items() if _size(path) == shards[rank].size}
+            alike = set()
+            for rank, path in same.items():
+                with suppress(OSError):
+                    if path.stat().st_size == shards[rank].size:
+                        alike.add(rank)
             read = self.read(path for rank, path in near.items() if rank not in alike)
             for rank, path in near.items():
                 shard = shards[rank] if rank in alike else read[path]
@@ -302,13 +303,6 @@ class _Headers:
             if all(len(some) == NEAR for some in neighbours.values()):
                 break
         return neighbours
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
 
 
 def _read(path: Path) -> Shard | ShardUnreadable:
@@ -365,7 +359,6 @@ def checksum_faults(shards: Mapping[int, Shard]) -> dict[int, Fault]:
 
 
 def _check_other_format(network: Network, saved: SavedStep, headers: _Headers) -> None:
-    """Refuse a step that is there in both formats with different values."""
     for other in network.steps:
         is_double = (other.run, other.step) == (saved.run, saved.step) and other.suffix != saved.suffix
         for rank, shard in headers.shards(other).items() if is_double else ():

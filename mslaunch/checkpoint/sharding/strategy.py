@@ -254,7 +254,6 @@ def _from_protobuf(data: bytes) -> tuple[int, dict[str, Layout]]:
 
 
 def _stage_of_item(content: bytes) -> int:
-    """Return the stage of a ParallelStrategyItem."""
     for number, kind, _, inner in protobuf.fields(content):
         if number == 2 and kind == protobuf.BYTES:
             for field, _, value, _ in protobuf.fields(inner):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from mslaunch.checkpoint.formats.table import Shard, format_of
-from mslaunch.checkpoint.formats.tensor import Tensor, chunks, shape_words
+from mslaunch.checkpoint.formats.tensor import chunks, shape_words
 from mslaunch.checkpoint.sharding.saved_files import Step
 from mslaunch.checkpoint.sharding.sets import ShardSet, checksum_faults, lacking_beside_others, read_stretch
 from mslaunch.checkpoint.sharding.strategy import Box, Layout, Strategy, box, whole_shape
@@ -127,7 +127,7 @@ def _check_ranks(shard_set: ShardSet, strategy: Strategy) -> Iterator[ShardFindi
         if rank not in shard_set.files:
             of = f" of {_step_words(shard_set.step)}" if shard_set.step else ""
             yield ShardFinding(f"no checkpoint{of}", rank, expected=f"one for each of {strategy.world_size} ranks")
-    if not strategy.tensor_parallel == strategy.optimizer_parallel == len(strategy.stages) == 1:
+    if len(strategy.stages) > 1 or any(prod(layout.cuts) > 1 for layout in strategy.stages[0].values()):
         first: dict[Path, int] = {}
         for rank, path in shard_set.files.items():
             earlier = first.setdefault(path.resolve(), rank)
@@ -175,6 +175,7 @@ def _check_parameters(shard_set: ShardSet, shards: Mapping[int, Shard], strategy
 def _check_parameter(
     shard_set: ShardSet, here: Mapping[int, Shard], name: str, layout: Layout, whole: dict[str, tuple[int, ...]]
 ) -> Iterator[ShardFinding]:
+    """Slices are to be as the strategy says where it tells the whole shape, else as most are."""
     tensors = {rank: shard.tensors[name] for rank, shard in here.items() if name in shard.tensors}
     for rank, shard in here.items():
         if rank not in tensors and not shard.redundancy_removed:
@@ -183,7 +184,10 @@ def _check_parameter(
             )
     if not tensors:
         return
-    usual, kind = _usual(tensors, layout)
+    usual = Counter(tensor.shape for tensor in tensors.values()).most_common(1)[0][0]
+    kind = Counter(tensor.dtype for tensor in tensors.values()).most_common(1)[0][0]
+    if layout.shape is not None and len(layout.shape) == len(layout.axes):
+        usual = tuple(size // cut for size, cut in zip(layout.shape, layout.cuts, strict=True))
     for rank, tensor in tensors.items():
         where = (rank, shard_set.name_of(rank), name)
         if len(tensor.shape) != len(layout.axes):
@@ -198,14 +202,6 @@ def _check_parameter(
         if whole.setdefault(name, full) != full:
             earlier = shape_words(whole[name])
             yield ShardFinding("stages disagree on its whole shape", None, None, name, earlier, shape_words(full))
-
-
-def _usual(tensors: Mapping[int, Tensor], layout: Layout) -> tuple[tuple[int, ...], str]:
-    """The shape and type that slices should have: by the strategy where it tells the whole shape, else as most have."""
-    shape = Counter(tensor.shape for tensor in tensors.values()).most_common(1)[0][0]
-    if layout.shape is not None and len(layout.shape) == len(layout.axes):
-        shape = tuple(size // cut for size, cut in zip(layout.shape, layout.cuts, strict=True))
-    return shape, Counter(tensor.dtype for tensor in tensors.values()).most_common(1)[0][0]
 
 
 def _check_replicas(

@@ -19,7 +19,6 @@ class Pair:
     difference: float | None
     """The largest difference divided by the largest value; None where the shapes differ, infinite for a stray NaN."""
     tolerance: float
-    """What was allowed here."""
 
     @property
     def compared(self) -> int:
@@ -85,7 +84,6 @@ def _amount(inputs: InputDifference) -> str:
 
 
 DEEPEST = 8
-"""The most words before a name that are looked for."""
 
 
 def find_wrapper(inner: Set[str], outer: Set[str]) -> tuple[str, int]:
@@ -225,7 +223,6 @@ def _kind(place: str) -> str:
 
 
 SHOWN = 8
-"""Names in a sentence."""
 
 
 def collect_notes(

@@ -30,7 +30,6 @@ class Recorded:
     name: str
     """Of the module in the network; empty for the network itself."""
     kind: str
-    """The module's class."""
     call: int
     """0 for the module's first call."""
     place: str
@@ -38,13 +37,11 @@ class Recorded:
     order: int
     """Of outputs: that in which modules returned, inner ones before outer ones."""
     values: int
-    """The number of the file of values."""
     shape: tuple[int, ...]
     dtype: str
     step: int
     """1: all values are kept, in order; otherwise the distance between kept ones, round and round."""
     kept: int
-    """How many values are kept."""
     mean: float | None
     std: float | None
     min: float | None
@@ -69,7 +66,6 @@ class Trace:
     folder: str
     framework: str
     ended_by: str | None
-    """The exception that ended it before its end."""
     notes: tuple[str, ...]
     not_called: tuple[str, ...]
     inputs: tuple[Recorded, ...]
