@@ -48,20 +48,17 @@ def judge(cases: Sequence[Case], places: Sequence[DeviceAddress] = ()) -> Verdic
     causes = [case for case in causes if is_cause(case)] or causes
     chains = chains_of(cases, places)
     if not chains:
+        suspects = [*causes, *_vanished(cases), *failures]
         verdict = of_group(cases) if failures and not causes else None
-        return verdict or _judge_first([*causes, *_vanished(cases), *failures], cases)
+        if verdict is None and suspects:
+            verdict = _verdict(suspects[0], cases)
+        return verdict
     chain = chains[0]
     if chain.end == "error" and chain.culprit.case is not None:
         return _with_chain(_verdict(cases[chain.culprit.case], cases), chain, cases)
     if all(case.rank is None and not case.findings.raised for case in causes):
         return of_whole_group(cases, chain) or with_tls(of_chain(chains, cases), chain, cases)
-    return _judge_first(causes, cases)
-
-
-def _judge_first(suspects: Sequence[Case], cases: Sequence[Case]) -> Verdict | None:
-    if not suspects:
-        return None
-    return _verdict(suspects[0], cases)
+    return _verdict(causes[0], cases)
 
 
 def judge_logs(cases: Sequence[Case], places: Sequence[DeviceAddress] = ()) -> Verdict | None:

@@ -182,7 +182,9 @@ class Masker:
         assigned = _ASSIGNMENT.fullmatch(word)
         if assigned and looks_secret(name := assigned["name"].lstrip("-")):
             return f"{assigned['name']}={self.mask_leaf(assigned['value'], place.below(name))}"
-        option = "" if word.startswith("--") else _option(before)
+        option = ""  # the name of one that has its value in the next word
+        if isinstance(before, str) and before.startswith("-") and "=" not in before and not word.startswith("--"):
+            option = before.lstrip("-")
         return self.mask_leaf(word, place.below(option) if option else place)
 
     def mask_leaf(self, text: str, place: ValuePlace) -> str:
@@ -226,11 +228,6 @@ class Masker:
 def mask_values(value: Any, secrets: Collection[str] = (), name: str = "") -> Any:
     """Return a value of JSON with the secrets in its texts masked, whole where a name stands for a secret."""
     return Masker(secrets).mask_value(value, TOP.below(name))
-
-
-def _option(word: Any) -> str:
-    """Return the name of an option that has its value in the next word."""
-    return word.lstrip("-") if isinstance(word, str) and word.startswith("-") and "=" not in word else ""
 
 
 TELLING = (layout.CONFIG_JSON, layout.CONFIG, layout.PLAN)

@@ -121,9 +121,9 @@ def mask_text(text: str, secrets: Collection[str] = ()) -> str:
         if len(value) >= SHORTEST and value in text:
             text = text.replace(value, MASK)
     if "=" in text or ":" in text:
-        text = _mask_after(_NAME, text)
+        text = _mask_matches(_NAME, text, _is_masked)
     if "-" in text:
-        text = _mask_after(_OPTION, text)
+        text = _mask_matches(_OPTION, text, _is_masked)
     text = _mask_sentences(mask_commands(text))
     text = _HEADER.sub(lambda match: f"{match['kind']} {MASK}", text)
     text = _COOKIE.sub(lambda match: f"{match['kind']}: {MASK}", text)
@@ -163,11 +163,6 @@ def is_harmless(value: str) -> bool:
     return not value or _HARMLESS.fullmatch(value) is not None
 
 
-def _mask_after(names: re.Pattern[str], text: str) -> str:
-    """Mask the values after names that stand for secrets."""
-    return _mask_matches(names, text, lambda name, value: _is_masked(name, value, text))
-
-
 def _mask_matches(names: re.Pattern[str], text: str, is_masked: Callable[[str, re.Match[str]], bool]) -> str:
     parts: list[str] = []
     done = 0
@@ -180,8 +175,8 @@ def _mask_matches(names: re.Pattern[str], text: str, is_masked: Callable[[str, r
     return "".join([*parts, text[done:]])
 
 
-def _is_masked(name: str, value: re.Match[str], text: str) -> bool:
+def _is_masked(name: str, value: re.Match[str]) -> bool:
     if not is_secret_value(name, value["quoted"] or value["bare"]):
         return False
     is_code = value["bare"] is not None and name.upper().rstrip("S").endswith(_MADE_BY_CODE)
-    return not (is_code and _CALL.match(text, value.start()))
+    return not (is_code and _CALL.match(value.string, value.start()))

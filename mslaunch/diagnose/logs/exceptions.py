@@ -34,7 +34,6 @@ class Prefix:
 
     size: int
     labels: int
-    """How many labels it is made of."""
     key: bytes
     """The same for all lines of the process, without times; empty where it does not tell one process from another."""
     rank: int | None

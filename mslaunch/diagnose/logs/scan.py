@@ -318,30 +318,21 @@ class Scanner:
 def _candidate_lines(data: bytes, matches: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, LineKind]]:
     """Return the lines that may tell something, in order: where each starts and ends, and what it may tell."""
     texts: dict[int, tuple[int, set[int]]] = {}
-    if _rows_without_literals():
-        texts = {start: (end, set()) for start, end in _all_lines(data)}
-    end = -1
     start = 0
+    if _rows_without_literals():
+        for line in data.removesuffix(b"\n").split(b"\n"):
+            texts[start] = (start + len(line), set())
+            start += len(line) + 1
+    end = -1
     for literal, at, _ in sorted(matches, key=itemgetter(1)):
         if at >= end:
             start = data.rfind(b"\n", 0, at) + 1
-            end = _line_end(data, at)
+            end = data.find(b"\n", at)
+            if end < 0:
+                end = len(data)
         texts.setdefault(start, (end, set()))[1].add(literal)
     for start, (end, literals) in texts.items():
         yield start, end, _kind_of(frozenset(literals))
-
-
-def _all_lines(data: bytes) -> Iterator[tuple[int, int]]:
-    start = 0
-    while start < len(data):
-        end = _line_end(data, start)
-        yield start, end
-        start = end + 1
-
-
-def _line_end(data: bytes, at: int) -> int:
-    end = data.find(b"\n", at)
-    return end if end >= 0 else len(data)
 
 
 def scan_tail(path: Path, limit: int, lines_before: int = 0) -> Findings:
