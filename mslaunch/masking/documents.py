@@ -27,11 +27,6 @@ _NUMBERS = re.compile(r"[\d\s.,:\[\]{}+-]{0,4000}")
 _ENDS = {"{": "}", "[": "]", '"': '"', "'": "'"}
 
 
-def mask_lines(text: str, secrets: Collection[str] = ()) -> str:
-    """Mask a text line by line, as many lines as it had."""
-    return "".join(f"{mask_text(line, secrets)}\n" for line in text.splitlines())
-
-
 def mask_assignments(text: str, secrets: Collection[str] = ()) -> str:
     """Mask lines of the form NAME=value: all of a value, whatever stands in it."""
     lines: list[str] = []
@@ -251,8 +246,10 @@ _WORD = re.compile(r"[A-Za-z]{1,11}|[a-z]+(?:_[a-z]+)+")
 
 def mask_document(name: str, text: str, secrets: Collection[str] = ()) -> str:
     """Return a document without its secrets; what cannot be parsed is masked line by line."""
-    kind = next((mask for end, mask in _KINDS.items() if name.endswith(end)), mask_lines)
-    return kind(text, secrets)
+    for end, mask in _KINDS.items():
+        if name.endswith(end):
+            return mask(text, secrets)
+    return "".join(f"{mask_text(line, secrets)}\n" for line in text.splitlines())
 
 
 def _mask_json(text: str, secrets: Collection[str], indent: int | None = 1) -> str:

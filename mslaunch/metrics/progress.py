@@ -13,8 +13,6 @@ from mslaunch.text import count_words
 
 RECENT = 50
 """How many of the last steps tell how fast the job is now."""
-LAST_STEPS = 5
-"""Whose mean is a rank's step time."""
 SILENT_SECONDS = 30.0
 SILENT_STEPS = 10
 
@@ -22,7 +20,7 @@ SILENT_STEPS = 10
 def step_time_of(series: Mapping[str, Series]) -> float | None:
     """Return the mean of a rank's last step times: as it has printed them, else from when its steps came."""
     if printed := series.get("step_time"):
-        some = [value for value in printed.value[-LAST_STEPS:] if 0 < value < math.inf]
+        some = [value for value in printed.value[-5:] if 0 < value < math.inf]
         return sum(some) / len(some) if some else None
     steps = next((series[name] for name in STEP_NAMES if name in series), None)
     if steps is None or len(steps) < 2:

@@ -99,7 +99,6 @@ TRACEBACK_LIMIT = 1 << 16
 SUMMARY_LIMIT = 1 << 12
 _MOST = 200  # how many findings of a kind are kept from the start of a log, and as many from its end
 _TIME_SHAPE = b"0000-00-00-00:00:00.000.000"
-_TIME_WINDOW = 4096
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _FACTS_KEPT = 2000
 _HEAD = 200  # the level of a line, and the library that wrote it, stand in its first characters
@@ -304,7 +303,7 @@ class Scanner:
 
     def _note_time(self, data: bytes, start: int, end: int) -> None:
         """Note the last time that stands in some lines of a block: most often near their end."""
-        window = _TIME_WINDOW
+        window = 4096
         while start < end:
             begin = max(start, end - window)
             at = data[begin:end].translate(_DIGITS).rfind(_TIME_SHAPE)

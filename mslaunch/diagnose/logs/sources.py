@@ -39,7 +39,6 @@ BROKEN = (
     *(struct.error, zlib.error, zipfile.BadZipFile),
 )
 """What reading a packed file raises that is damaged, encrypted or made to do harm."""
-_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 MEMBERS = "logs/"
 """In a bundle: the folder with the logs."""
 
@@ -110,7 +109,7 @@ def members_of(bundle: Path) -> list[LogFile]:
             name = member.filename[len(MEMBERS) :]
             if {"", ".", ".."} & set(name.split("/")):
                 raise Unreadable(f"it names a file outside of it, {name!r}")
-            if member.compress_type not in _PACKED:
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise Unreadable(f"{name} is packed in a way that bundles are not")
             files.append(LogFile(name, member.filename, member.file_size, str(bundle)))
     if sum(source.size for source in files) > _MOST_UNPACKED:

@@ -19,7 +19,6 @@ from mslaunch.documents.row_table import are_texts, check_keys, compile_regex, l
 GROUP = "mslaunch.patterns"
 Kind = Literal["cause", "victim", "healthy"]
 _OPTIONAL = ("codes", "source", "example", "blames")
-_GENERAL = "general.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Pattern:
 def built_in_patterns() -> tuple[Pattern, ...]:
     """Return the rows of the built-in tables, which tests keep right: those of one field, then the general ones."""
     folder = resources.files("mslaunch.diagnose.patterns").joinpath("tables")
-    files = sorted(folder.iterdir(), key=lambda file: (file.name == _GENERAL, file.name))
+    files = sorted(folder.iterdir(), key=lambda file: (file.name == "general.yaml", file.name))
     texts = (file.read_text(encoding="utf-8") for file in files if file.name.endswith(".yaml"))
     return tuple(_make(row) for text in texts for row in load_built_in(text))
 
