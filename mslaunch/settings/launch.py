@@ -356,7 +356,7 @@ class LaunchSettings:
     on_stall: Literal["stop", "report"] = setting(
         "stop", "What a hang does: stop ends the job with exit code 124, report lets it go on."
     )
-    on_nan: Literal["report", "stop"] = setting(
+    on_nan: Literal["stop", "report"] = setting(
         "report",
         "What a loss that is NaN or infinite does: report prints a note at once and again at the end, stop "
         "ends the job with exit code 1.",

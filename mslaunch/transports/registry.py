@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,53 +17,14 @@ if TYPE_CHECKING:
     from mslaunch.hosts import Host
     from mslaunch.settings.launch import LaunchSettings
 
+    Predicate = Callable[[LaunchSettings, tuple[Host, ...], Mapping[str, str]], bool]
+
 GROUP = "mslaunch.transports"
 
 
-@dataclass(frozen=True, slots=True)
-class TransportRow:
-    """What is known of a built-in transport without importing it."""
-
-    location: str
-    """Its module and class."""
-    own_settings: tuple[str, ...] = ()
-    """Settings that only transports which list them understand."""
-
-
-BUILT_IN: Mapping[str, TransportRow] = {
-    "join": TransportRow(
-        "mslaunch.transports.join:JoinTransport",
-        ("workers_per_node", "launcher_only", "join_timeout", "secret_file"),
-    ),
-    "ssh": TransportRow("mslaunch.transports.ssh:SshTransport"),
-    "slurm": TransportRow(
-        "mslaunch.transports.slurm:SlurmTransport",
-        ("nodes", "partition", "time", "account", "requeue", "sbatch_args"),
-    ),
-    "kubernetes": TransportRow(
-        "mslaunch.transports.kubernetes.kubernetes_queue:KubernetesTransport",
-        ("nodes", "image", "namespace", "volcano", "kubernetes", "join_timeout"),
-    ),
-    "local": TransportRow("mslaunch.transports.local:LocalTransport"),
-}
-
-
-def implied(launch: LaunchSettings, hosts: tuple[Host, ...], environment: Mapping[str, str]) -> str:
-    """Return the name of the transport of a job that names none.
-
-    Kubernetes has to be named: its settings stand in files of jobs that run elsewhere too.
-    """
-    if _joins(launch, environment):
-        return "join"
-    if hosts and not is_this_machine(hosts):
-        return "ssh"
-    if not hosts and in_slurm_allocation(environment):
-        return "slurm"
-    return "local"
-
-
-def _joins(launch: LaunchSettings, environment: Mapping[str, str]) -> bool:
+def _joins(launch: LaunchSettings, hosts: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
     """Tell whether the settings, or the system that has started this command, mean several nodes that join."""
+    del hosts
     several = launch.nnodes is not None and launch.nnodes[1] > 1
     spread = launch.workers is not None and launch.workers_per_node not in (None, launch.workers)
     if several or spread or launch.launcher_only or launch.node_rank:
@@ -76,6 +37,66 @@ def _joins(launch: LaunchSettings, environment: Mapping[str, str]) -> bool:
         return False
     cluster = detect(environment)
     return cluster is not None and cluster.starts_all and (cluster.nodes or 1) > 1
+
+
+def _names_other_hosts(launch: LaunchSettings, hosts: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
+    del launch, environment
+    return bool(hosts) and not is_this_machine(hosts)
+
+
+def _is_in_allocation(launch: LaunchSettings, hosts: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
+    del launch
+    return not hosts and in_slurm_allocation(environment)
+
+
+def _never(launch: LaunchSettings, hosts: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
+    """Only --transport submits to a cluster: its settings stand in files of jobs that run elsewhere too."""
+    del launch, hosts, environment
+    return False
+
+
+def _always(launch: LaunchSettings, hosts: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
+    del launch, hosts, environment
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class TransportRow:
+    """What is known of a built-in transport without importing it."""
+
+    location: str
+    """Its module and class."""
+    is_implied: Predicate
+    """Tells whether a job that names no transport takes this one."""
+    own_settings: tuple[str, ...] = ()
+    """Settings that only transports which list them understand."""
+
+
+BUILT_IN: Mapping[str, TransportRow] = {
+    "join": TransportRow(
+        "mslaunch.transports.join:JoinTransport",
+        _joins,
+        ("workers_per_node", "launcher_only", "join_timeout", "secret_file"),
+    ),
+    "ssh": TransportRow("mslaunch.transports.ssh:SshTransport", _names_other_hosts),
+    "slurm": TransportRow(
+        "mslaunch.transports.slurm:SlurmTransport",
+        _is_in_allocation,
+        ("nodes", "partition", "time", "account", "requeue", "sbatch_args"),
+    ),
+    "kubernetes": TransportRow(
+        "mslaunch.transports.kubernetes.kubernetes_queue:KubernetesTransport",
+        _never,
+        ("nodes", "image", "namespace", "volcano", "kubernetes", "join_timeout"),
+    ),
+    "local": TransportRow("mslaunch.transports.local:LocalTransport", _always),
+}
+"""The first row that is implied is taken."""
+
+
+def implied(launch: LaunchSettings, hosts: tuple[Host, ...], environment: Mapping[str, str]) -> str:
+    """Return the name of the transport of a job that names none."""
+    return next(name for name, row in BUILT_IN.items() if row.is_implied(launch, hosts, environment))
 
 
 def choose(job: JobContext, tell: Tell = ignore) -> Transport:
