@@ -194,7 +194,7 @@ def _open_rank(folder: Path) -> Callable[[bytes], object]:
         for message in (*reader.feed(data[:half]), *reader.feed(data[half:])):
             ranks.handle(message)
         ranks.metrics.finish(0)
-        events = wire.Decoder().feed(wire.MAGIC + b"".join(output._queue))
+        events = wire.Decoder().feed(b"".join(output._queue))
         for event in events:
             assert not event.get("text", "").startswith("metrics are not measured"), event["text"]
             if event["ev"] == "metrics":

@@ -65,7 +65,6 @@ def test_an_event_goes_before_a_piece_of_a_file_that_waits() -> None:
     """Also where the pipe is full when both are sent."""
     read, write = os.pipe()
     output = LauncherStream(write, "h")
-    output.open()
     output.lines(0, [LINE] * 1000)
     output.flush()
     output.file("rank_0/log.txt", 0, b"x")

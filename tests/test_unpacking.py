@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import base64
+import io
 import os
 from pathlib import Path
 
 import pytest
 
-from mslaunch.agent.file_pieces import Unpacker
+from mslaunch.agent.file_pieces import unpack as lay_out
 from mslaunch.launcher.attempt.file_transfer import pack
 
 
 def unpack(source: Path, target: Path) -> None:
     """Have one agent lay out what a launcher packs."""
-    data = base64.b64encode(pack(source, ("code", "mslaunch.zip"))).decode()
-    Unpacker().receive({"to": "h", "do": "files", "run_dir": str(target), "data": data, "last": True})
+    lay_out(io.BytesIO(pack(source, ("code", "mslaunch.zip"))), str(target))
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from mslaunch.shared import messages
 
-MOST_NAMED = 100
-"""So many of the files that stay are named, however many a job has written."""
+MOST_NAMED = 100  # so many of the files that stay are named, however many a job has written
 
 
 class RunFiles:
@@ -29,50 +28,44 @@ class RunFiles:
 
     def __init__(self, output: LauncherStream) -> None:
         self._output = output
-        self._unpacker = Unpacker()
-        self._collector: Collector | None = None
+        self._archive = io.BytesIO()
+        self.collector: Collector | None = None
         self._sent: dict[str, tuple[int, int]] = {}
         """By path, the file's inode and how much of it has gone already, over all collections."""
 
-    @property
-    def is_collecting(self) -> bool:
-        return self._collector is not None
-
     def receive(self, order: messages.FilesOrder) -> None:
         try:
-            self._unpacker.receive(order)
+            self._archive.write(base64.b64decode(order["data"]))
+            if order["last"]:
+                archive, self._archive = self._archive, io.BytesIO()
+                unpack(archive, order["run_dir"])
         except (OSError, EOFError, ValueError) as error:
             self._output.event("files-failed", why=str(error))
 
     def collect(self, order: messages.CollectOrder) -> None:
         """Begin a collection; one that is on its way is replaced only by the last one, which has the host to itself."""
-        if self._collector is None or order["share"] == 1.0:
-            self._collector = Collector(order, self._output, self._sent)
+        if self.collector is None or order["share"] == 1.0:
+            self.collector = Collector(order, self._output, self._sent)
 
     def send_piece(self) -> bool:
         """Send a piece of the files that are collected; return whether there may be another one at once."""
-        if self._collector is not None and self._collector.step():
-            self._collector = None
-        return self._collector is not None and self._collector.is_ready
+        if self.collector is None:
+            return False
+        if self.collector.step():
+            self.collector = None
+            return False
+        return self.collector.is_ready
 
 
-class Unpacker:
-    """Takes a run's files in pieces and lays them out."""
+def unpack(packed: io.BytesIO, run_dir: str) -> None:
+    """Lay out a run's files."""
+    import tarfile
 
-    def __init__(self) -> None:
-        self._data = io.BytesIO()
-
-    def receive(self, order: messages.FilesOrder) -> None:
-        self._data.write(base64.b64decode(order["data"]))
-        if order["last"]:
-            import tarfile
-
-            os.makedirs(order["run_dir"], mode=0o700, exist_ok=True)
-            self._data.seek(0)
-            with tarfile.open(fileobj=self._data, mode="r:gz") as archive:
-                for member in archive:
-                    _write_member(archive, member, os.path.join(order["run_dir"], member.name))
-            self._data = io.BytesIO()
+    os.makedirs(run_dir, mode=0o700, exist_ok=True)
+    packed.seek(0)
+    with tarfile.open(fileobj=packed, mode="r:gz") as archive:
+        for member in archive:
+            _write_member(archive, member, os.path.join(run_dir, member.name))
 
 
 def _write_member(archive: TarFile, member: TarInfo, path: str) -> None:
@@ -96,7 +89,6 @@ def _write_member(archive: TarFile, member: TarInfo, path: str) -> None:
 
 
 def _holds(path: str, data: bytes) -> bool:
-    """Tell whether another host has written the file already."""
     try:
         with open(path, "rb") as file:
             return file.read() == data
@@ -112,14 +104,12 @@ class Collector:
     """
 
     def __init__(self, order: messages.CollectOrder, output: LauncherStream, sent: dict[str, tuple[int, int]]) -> None:
-        self._run_dir: str = order["run_dir"]
-        self._tidy = order["tidy"]
-        self._turn = order["turn"]
+        self._order = order
         self._idle_for = 1.0 / order["share"] - 1.0
         """A job that runs has the host to itself for so many times as long as a piece has taken."""
         self._output = output
         self._sent = sent
-        self._files = deque((path, _size(path)) for path in sorted(collected_files(self._run_dir)))
+        self._files = deque((path, _size(path)) for path in sorted(collected_files(order["run_dir"])))
         self._next = 0.0
 
     @property
@@ -140,11 +130,11 @@ class Collector:
             return False  # nothing is removed here before it is written over there
         stay: list[str] = []
         try:
-            if self._tidy:
-                stay = tidy(self._run_dir)
+            if self._order["tidy"]:
+                stay = tidy(self._order["run_dir"])
         except OSError:
             pass  # a disk that fails: what is there stays
-        self._output.event("collected", kept=stay[:MOST_NAMED], count=len(stay), turn=self._turn)
+        self._output.event("collected", kept=stay[:MOST_NAMED], count=len(stay), turn=self._order["turn"])
         return True
 
     def _send_piece(self) -> bool:
@@ -167,7 +157,7 @@ class Collector:
         if not data:
             return False
         self._sent[path] = (status.st_ino, offset + len(data))
-        self._output.file(os.path.relpath(path, self._run_dir), offset, data)
+        self._output.file(os.path.relpath(path, self._order["run_dir"]), offset, data)
         if offset + len(data) < end:
             self._files.append((path, end))
         return True

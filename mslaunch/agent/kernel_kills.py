@@ -51,17 +51,17 @@ class KernelKills:
 
     def describe(self) -> str:
         """Say what the kernel shows of processes that it has killed for lack of memory, and what cannot be seen."""
-        now = self._counts()
-        own = _describe_kills([*map(_read_count, self._own)], now[0] - self._before[0])
-        machine = _describe_kills([_read_count(self._machine)], now[1] - self._before[1])
-        text = f"out-of-memory kills since the job began: {own} in its cgroup, {machine} on the machine"
+        own, machine = self._counts()
+        own_kills = _describe_kills(self._own, own - self._before[0])
+        machine_kills = _describe_kills([self._machine], machine - self._before[1])
+        text = f"out-of-memory kills since the job began: {own_kills} in its cgroup, {machine_kills} on the machine"
         if self._read_log() is None:
             text += "; the kernel's log cannot be read here"
         return text
 
     def _counts(self) -> tuple[int, int]:
         """Return how many processes were killed in this process's cgroups, and on the machine."""
-        return sum(map(_count, self._own)), _count(self._machine)
+        return sum(_read_count(path) or 0 for path in self._own), _read_count(self._machine) or 0
 
     def _read_log(self) -> list[tuple[bytes, bytes, bytes]] | None:
         """Return time, process and name of every kill since the beginning; None where the log may not be read."""
@@ -87,10 +87,6 @@ def _own_counters() -> list[str]:
     return counters
 
 
-def _count(path: str) -> int:
-    return _read_count(path) or 0
-
-
 def _read_count(path: str) -> int | None:
     """Return how many processes a file counts as killed; None where it does not count them."""
     try:
@@ -100,8 +96,8 @@ def _read_count(path: str) -> int | None:
         return None
 
 
-def _describe_kills(counters: list[int | None], kills: int) -> str:
-    if all(count is None for count in counters):
+def _describe_kills(paths: list[str], kills: int) -> str:
+    if all(_read_count(path) is None for path in paths):
         return "not counted"
     return str(kills) if kills else "none"
 

@@ -78,15 +78,11 @@ class LauncherStream:
         self._queue: deque[bytes] = deque()
         self._piece = b""
         self._begun = memoryview(b"")  # a record of which a part is in the pipe
-        self.waiting = 0
-        """Bytes of events, of lines among them, that wait for the pipe."""
-        self.unshown = 0
-        """Bytes of lines that are not yet on the screen."""
+        self.waiting = 0  # bytes of events, of lines among them, that wait for the pipe
+        self.unshown = 0  # bytes of lines that are not yet on the screen
         self._problems: set[str] = set()
         self.window = SendWindow()
         os.set_blocking(end, False)
-
-    def open(self) -> None:
         self._put(wire.MAGIC)
 
     def event(self, name: str, **data: Any) -> None:
@@ -107,18 +103,16 @@ class LauncherStream:
     def start_failed(self, role: str, rank: int | None, error: OSError) -> None:
         self.event("start-failed", role=role, rank=rank, why=error.strerror or str(error))
 
-    def lines(self, rank: int, lines: list[str]) -> None:
+    def lines(self, rank: int, lines: list[str], **data: Any) -> None:
         """Send lines of a log. How many bytes of them are not yet on the screen is counted."""
         size = sum(map(len, lines)) + len(lines)
         self.unshown += size
-        self.event("lines", rank=rank, lines=lines, bytes=size)
+        self.event("lines", rank=rank, lines=lines, bytes=size, **data)
 
     def text(self, rank: int, lines: list[str], rest: list[str]) -> None:
         """Send lines and the beginning of the next one, to be shown as they are."""
         if lines or rest:
-            size = sum(map(len, lines + rest)) + len(lines)
-            self.unshown += size
-            self.event("lines", rank=rank, lines=[*lines, *(rest or [""])], bytes=size, raw=True)
+            self.lines(rank, [*lines, *(rest or [""])], raw=True)
 
     def file(self, path: str, offset: int, data: bytes) -> None:
         """Send a piece of a file, where there is room for one."""

@@ -52,17 +52,14 @@ class Agent:
         self.pipe = MessagePipe()
         self.ranks = Ranks(self.output, self.pipe, StandardInput(stdin))
         self.orders = wire.Decoder(wire.LONGEST_ORDER)
-        self.clock = RunningClock()
-        """Stands still while the agent does: the launcher's silence is measured by it."""
+        self.clock = RunningClock()  # stands still while the agent does: the launcher's silence is measured by it
         self.last_sign = 0.0
-        self.is_paused = False
-        """Somebody has stopped the launcher with Ctrl-Z: its silence means nothing."""
+        self.is_paused = False  # somebody has stopped the launcher with Ctrl-Z: its silence means nothing
         self.longest_silence: float | None = None  # nobody is missed before there is something to do
         self.deadlines: StopDeadlines | None = None
         self.is_connected = True
         self.is_done = False
-        self.is_sending = False
-        """The data of launch.sync is sent."""
+        self.is_sending = False  # the data of launch.sync is sent
         self.pulse_at = 0.0
         self.answers_pings = False
         self.grace = LOST_GRACE
@@ -76,7 +73,6 @@ class Agent:
             os.close(spare)
 
     def run(self) -> None:
-        self.output.open()
         self.output.event("hello", pid=os.getpid())
         readers = {0: self.receive_orders, self.pipe.end: self.ranks.receive, self.wakeup: self.handle_signals}
         more = False
@@ -100,7 +96,10 @@ class Agent:
         for end, _ in poll.poll(self.milliseconds_to_wait(more)):
             if end in readers:
                 readers[end]()
-        more = self.ranks.start_more() | self.ranks.shown_logs.follow() | self.collect()
+        more = self.ranks.start_more() | self.ranks.shown_logs.follow()
+        if self.files is not None:
+            more |= self.files.send_piece()
+            self.output.flush()
         self.tick()
         self.output.flush()
         return more
@@ -110,7 +109,7 @@ class Agent:
         if more:
             return 0
         is_growing = bool(self.ranks.shown_logs) or self.ranks.log_times.is_growing
-        is_collecting = self.files is not None and self.files.is_collecting
+        is_collecting = self.files is not None and self.files.collector is not None
         if is_taking_stacks or is_growing or is_collecting or self.deadlines is not None:
             return POLL * 1000
         return 1000
@@ -138,14 +137,6 @@ class Agent:
                 self.output.report_problem(error)
                 if order["do"] == "run":
                     self.output.event("start-failed", role="the job", rank=None, why=str(error))
-
-    def collect(self) -> bool:
-        """Send a piece of the files that are collected; return whether there may be another one at once."""
-        if self.files is None or not self.files.is_collecting:
-            return False
-        has_more = self.files.send_piece()
-        self.output.flush()
-        return has_more
 
     def handle_signals(self) -> None:
         numbers = _read(self.wakeup) or b""
@@ -202,7 +193,7 @@ class Agent:
     def finish_stop(self) -> None:
         """Report that nothing is left, or nothing that can be ended, once the data of launch.sync is sent."""
         self.deadlines = None
-        self.is_sending = self.is_connected and self.ranks.preparation.sync.send()
+        self.is_sending = self.is_connected and self.ranks.preparation.send()
         if not self.is_sending:
             self.ranks.report_outputs()
             self.output.event("idle")
@@ -210,7 +201,7 @@ class Agent:
 
     def watch_sending(self, now: float) -> None:
         """Show the launcher that this agent is alive while data is sent; end what is left once it is."""
-        if not self.ranks.preparation.sync.is_copying:
+        if not self.ranks.preparation.is_running:
             self.begin_stop(0.0, LOST_GRACE)  # what the copying process may have left
         elif now >= self.pulse_at:
             self.pulse_at = now + PULSE_EVERY
@@ -357,7 +348,6 @@ def main(host: str, stdin: str = "") -> None:
         agent = Agent(host, guard.start(end), end)
     except OSError as error:  # no more processes or files: reported, since users would have to read a traceback
         output = LauncherStream(1, host)
-        output.open()
         output.start_failed("agent", None, error)
         output.flush()
         os._exit(1)

@@ -42,13 +42,6 @@ class AnsweringChild:
             return file.read()
 
 
-def _start_setup(order: messages.RunOrder, env: dict[str, str]) -> AnsweringChild:
-    def argv(answer: int) -> list[str]:
-        return ["bash", "-c", f"{{ {order['setup']}\n}} >&2 </dev/null && env -0 >&{answer}"]
-
-    return AnsweringChild(argv, {**env, **order["env"], **order["secrets"]}, order["run_dir"], layout.SETUP_LOG)
-
-
 def _read_environment(answer: bytes, planned: dict[str, str]) -> dict[str, str] | None:
     """Return what the set-up commands left, or None where they ended before they could (`exit 0`).
 
@@ -93,97 +86,50 @@ def _copy_failure(answer: bytes, outcome: dict[str, Any]) -> str | None:
     return f"the copying process ended with {end}; {layout.SYNC_LOG} has its output"
 
 
-class DataSync:
-    """Fetches once in the life of the agent, and sends once after the ranks of each attempt."""
-
-    def __init__(self, output: LauncherStream, fetch_ended: Callable[[str | None], None]) -> None:
-        self.env: dict[str, str] = {}
-        self._output = output
-        self._fetch_ended = fetch_ended
-        self._is_fetched = False
-        self._to_send: messages.RunOrder | None = None
-        self._copies: AnsweringChild | None = None
-        self._phase = "before"
-
-    @property
-    def is_copying(self) -> bool:
-        return self._copies is not None
-
-    def fetch(self, order: messages.RunOrder, env: dict[str, str]) -> bool:
-        """Begin to fetch what is to be there before the ranks; return whether there is anything to wait for."""
-        self.env, self._to_send = env, None
-        if self._is_fetched or order["sync"] is None or not order["sync"]["before"]:
-            return False
-        self._phase = "before"
-        self._copies = _start_copies(order, order["sync"], self._phase, env)
-        return True
-
-    def ranks_start(self, order: messages.RunOrder, env: dict[str, str]) -> None:
-        """From now on there may be something to send."""
-        self.env = env
-        if order["sync"] is not None and order["sync"]["after"]:
-            self._to_send = order
-
-    def send(self) -> bool:
-        """Begin to send what ranks have left; return whether there is anything to wait for."""
-        order, self._to_send = self._to_send, None
-        if order is None or order["sync"] is None:
-            return False
-        self._phase = "after"
-        try:
-            self._copies = _start_copies(order, order["sync"], self._phase, self.env)
-        except OSError as error:
-            self._not_sent(error.strerror or str(error))
-        return self.is_copying
-
-    def reaped(self, pid: int, status: int) -> None:
-        """Notice the end of the copying process."""
-        copies = self._copies
-        if copies is None or copies.pid != pid:
-            return
-        self._copies = None
-        why = _copy_failure(copies.answer(), processes.outcome(status))
-        if self._phase == "before":
-            self._is_fetched = why is None
-            self._fetch_ended(why)
-        elif why is not None:
-            self._not_sent(why)
-
-    def _not_sent(self, why: str) -> None:
-        self._output.note(f"launch.sync did not send everything, nothing is deleted: {why}")
-
-
 class Preparation:
-    """Runs one child after the other, and calls `start` with the environment of the ranks when none is left."""
+    """Runs one child after the other, and calls `start` with the environment of the ranks when none is left.
+
+    The children are launch.setup, and the copies of launch.sync before the ranks, once in the life of the agent; copies
+    after the ranks of an attempt follow when these have ended.
+    """
 
     def __init__(
         self, output: LauncherStream, start: Callable[[dict[str, str]], None], is_stopping: Callable[[], bool]
     ) -> None:
-        self.sync = DataSync(output, self._fetch_ended)
         self._output = output
         self._start = start
         self._is_stopping = is_stopping
         self._order: messages.RunOrder
-        self._setup: AnsweringChild | None = None
+        self._env: dict[str, str] = {}
+        self._child: AnsweringChild | None = None
+        self._ended: Callable[[AnsweringChild, dict[str, Any]], None]
+        self._is_fetched = False
+        self._has_started = False
         self._locks: DeviceLocks | None = None
 
     @property
     def is_running(self) -> bool:
-        return self._setup is not None or self.sync.is_copying
+        return self._child is not None
 
     def begin(self, order: messages.RunOrder) -> None:
         """Take the devices, then start the set-up commands, where there are any."""
-        self._order = order
+        self._order, self._has_started = order, False
         held = self._take_devices(order)
         if held:
             self._output.event("devices-held", held=held)
             return
         env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
+        env.update(order["env"])
         if not order["setup"]:
-            self._fetch({**env, **order["env"]})
+            self._fetch(env)
             return
+
+        def argv(answer: int) -> list[str]:
+            return ["bash", "-c", f"{{ {order['setup']}\n}} >&2 </dev/null && env -0 >&{answer}"]
+
         try:
-            self._setup = _start_setup(order, env)
+            self._child = AnsweringChild(argv, {**env, **order["secrets"]}, order["run_dir"], layout.SETUP_LOG)
+            self._ended = self._setup_ended
         except OSError as error:
             self._output.start_failed("launch.setup", None, error)
 
@@ -205,34 +151,67 @@ class Preparation:
         return held
 
     def reaped(self, pid: int, status: int) -> None:
-        """Notice the end of a child, if it is one of these."""
-        if self._setup is not None and self._setup.pid == pid:
-            setup, self._setup = self._setup, None
-            self._setup_ended(setup, processes.outcome(status)["code"])
-        self.sync.reaped(pid, status)
+        """Notice the end of a child, if it is the one that is waited for."""
+        child = self._child
+        if child is not None and child.pid == pid:
+            self._child = None
+            self._ended(child, processes.outcome(status))
 
-    def _setup_ended(self, setup: AnsweringChild, code: int | None) -> None:
+    def _setup_ended(self, setup: AnsweringChild, outcome: dict[str, Any]) -> None:
         env = _read_environment(setup.answer(), self._order["env"])
         if self._is_stopping():
             return
-        if env is None or code != 0:
-            self._output.event("setup-failed", code=code, log=setup.log)
+        if env is None or outcome["code"] != 0:
+            self._output.event("setup-failed", code=outcome["code"], log=setup.log)
         else:
             self._fetch(env)
 
     def _fetch(self, env: dict[str, str]) -> None:
+        """Fetch what is to be there before the ranks, then have these started."""
+        self._env = {**env, **self._order["secrets"]}
+        sync = self._order["sync"]
+        if self._is_fetched or sync is None or not sync["before"]:
+            self._start_ranks()
+            return
         try:
-            is_fetching = self.sync.fetch(self._order, {**env, **self._order["secrets"]})
+            self._child = _start_copies(self._order, sync, "before", self._env)
+            self._ended = self._fetch_ended
         except OSError as error:
             self._output.start_failed("launch.sync", None, error)
-        else:
-            if not is_fetching:
-                self._start(env)
 
-    def _fetch_ended(self, why: str | None) -> None:
+    def _fetch_ended(self, copies: AnsweringChild, outcome: dict[str, Any]) -> None:
+        why = _copy_failure(copies.answer(), outcome)
+        self._is_fetched = why is None
         if self._is_stopping():
             return
         if why is None:
-            self._start(self.sync.env)
+            self._start_ranks()
         else:
             self._output.event("sync-failed", why=why)
+
+    def _start_ranks(self) -> None:
+        self._has_started = True
+        self._start(self._env)
+
+    def send(self) -> bool:
+        """Begin to send what ranks have left, once per attempt; return whether there is anything to wait for."""
+        if not self._has_started:
+            return False
+        self._has_started = False
+        sync = self._order["sync"]
+        if sync is None or not sync["after"]:
+            return False
+        try:
+            self._child = _start_copies(self._order, sync, "after", self._env)
+            self._ended = self._sending_ended
+        except OSError as error:
+            self._report_unsent(error.strerror or str(error))
+        return self.is_running
+
+    def _sending_ended(self, copies: AnsweringChild, outcome: dict[str, Any]) -> None:
+        why = _copy_failure(copies.answer(), outcome)
+        if why is not None:
+            self._report_unsent(why)
+
+    def _report_unsent(self, why: str) -> None:
+        self._output.note(f"launch.sync did not send everything, nothing is deleted: {why}")

@@ -66,8 +66,7 @@ class Children:
 
     def __init__(self, planned: Iterable[messages.PlannedProcess] = ()) -> None:
         self._children = [Child(process) for process in planned]
-        self.by_pid: dict[int, Child] = {}
-        """Those that the agent itself has started and that have not been reaped."""
+        self.by_pid: dict[int, Child] = {}  # those that the agent itself has started and that have not been reaped
         self.speakers = {child.rank: child for child in self._children if child.role in ("worker", "scheduler")}
         """Who sends messages: ranks by their number, the scheduler by None."""
         self.ranks = {child.rank: child for child in self._children if child.rank is not None}
@@ -127,8 +126,7 @@ class Ranks:
         self.log_times = LogTimes()
         self.metrics: AttemptMetrics | None = None
         self.preparation = Preparation(output, self._launch_with, lambda: self.stopping)
-        self.stopping = False
-        """Nothing is started any more."""
+        self.stopping = False  # nothing is started any more
         self._terminated = False
         self._pipe = pipe
         self._stdin = stdin
@@ -165,8 +163,7 @@ class Ranks:
     def _launch_with(self, env: dict[str, str]) -> None:
         order = self._order
         self._stacks = None
-        self._env = {**env, **order["secrets"], "MSLAUNCH_AGENT": self._pipe.path}
-        self.preparation.sync.ranks_start(order, self._env)
+        self._env = {**env, "MSLAUNCH_AGENT": self._pipe.path}
         self._publish_address()
         for rank, child in self.children.ranks.items():
             if rank in order["tail"]:  # at a terminal as it is written: a prompt has no newline

@@ -9,8 +9,7 @@ from typing import Any
 
 LOAD_OPTIONS = {".ckpt": {}, ".safetensors": {"format": "safetensors"}}
 """What mindspore.load_checkpoint has to be given for each checkpoint format, by suffix."""
-_MERGED = ".ckpt"
-"""The suffix of the files of ranks that MindSpore merges."""
+_MERGED = ".ckpt"  # the suffix of the files of ranks that MindSpore merges
 
 
 def checkpoint_files() -> list[str]:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 ENDPOINTS = ("S3_ENDPOINT_URL", "AWS_ENDPOINT_URL")
-AT_ONCE = 8
-"""Files that are copied at the same time."""
+AT_ONCE = 8  # files that are copied at the same time
 NEITHER = (
     f"neither moxing nor boto3 can be imported by {sys.executable}, and launch.sync needs one of them. "
     "Install it there, for example with pip install boto3."

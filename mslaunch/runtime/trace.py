@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-GOLDEN = 0.6180339887498949
-"""Multiples of this share of a length are spread evenly over it, however many there are."""
+GOLDEN = 0.6180339887498949  # multiples of this share of a length are spread evenly over it, however many there are
 
 
 class ValueFiles:
@@ -97,14 +96,10 @@ def _statistics(values: Any) -> dict[str, Any]:
 
 INDEX = "trace.json"
 VERSION = 2
-MOST_VALUES = 1 << 18
-"""Of a tensor with more, so many are kept, evenly spread."""
-COMPILED = "_orig_mod"
-"""The name that torch.compile gives to a module inside its own."""
-NO_VALUES = (AttributeError, NotImplementedError, TypeError)
-"""What is raised for a tensor that has no plain values."""
-LONGEST = 300
-"""Characters of an error that are kept."""
+MOST_VALUES = 1 << 18  # of a tensor with more, so many are kept, evenly spread
+COMPILED = "_orig_mod"  # the name that torch.compile gives to a module inside its own
+NO_VALUES = (AttributeError, NotImplementedError, TypeError)  # what is raised for a tensor that has no plain values
+LONGEST = 300  # characters of an error that are kept
 
 
 class Tracer:

@@ -49,8 +49,7 @@ class DeviceLocks:
 
     def __init__(self) -> None:
         self._held: dict[str, int] = {}
-        self.problem: str | None = None
-        """Why some of the devices that were asked for have no lock."""
+        self.problem: str | None = None  # why some of the devices that were asked for have no lock
 
     def take(self, stem: str, devices: Iterable[int], environment: Mapping[str, str], run: str) -> dict[int, str]:
         """Take these devices for a run, for good; return those that others hold, with who that is."""

@@ -6,8 +6,7 @@ TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-MOST_LINES = 200
-"""Of a text, in which such a line is looked for."""
+MOST_LINES = 200  # of a text, in which such a line is looked for
 _RULERS = "-=_*#~+ "
 _DATASET = "Exception thrown from "
 _PIPELINE, _CALLS = "- Dataset Pipeline Error Message:", "- Python Call Stack:"

@@ -17,20 +17,15 @@ CHECKPOINTS = "checkpoints.json"
 CALL = "call.pkl"
 ZIP = "mslaunch.zip"
 BOOT = "mslaunch_rank.py"
-RESERVE = ".reserve"
-"""Room on the disk that the last record of a run needs; gone once that is written."""
+RESERVE = ".reserve"  # room on the disk that the last record of a run needs; gone once that is written
 CODE = "code"
-REPOSITORY = ".git"
-"""In code/, where the project has one: a repository of the run's own."""
-SNAPSHOT = "code.json"
-"""What was put into code/: the files that were copied, and the links to the project."""
+REPOSITORY = ".git"  # in code/, where the project has one: a repository of the run's own
+SNAPSHOT = "code.json"  # what was put into code/: the files that were copied, and the links to the project
 SCHEDULER = "scheduler"
 MSRUN_LOGS = "msrun"
-LATEST = "latest"
-"""In the folder of runs: a link to the newest one, of the user who owns the link."""
+LATEST = "latest"  # in the folder of runs: a link to the newest one, of the user who owns the link
 SWEEP = "sweep.json"
-SWEEP_LOCK = "sweep.lock"
-"""In a folder that holds the runs of a sweep."""
+SWEEP_LOCK = "sweep.lock"  # in a folder that holds the runs of a sweep
 
 SCRIPTS = "scripts"
 RANKS = f"{SCRIPTS}/ranks.json"
@@ -40,8 +35,7 @@ SETUP_LOG = f"{SCRIPTS}/setup.log"
 SYNC_LOG = f"{SCRIPTS}/sync.log"
 
 RANK = "rank_"
-WORK = "work"
-"""In a rank's folder: its mirror of the project, in which it works, and where what it writes stays."""
+WORK = "work"  # in a rank's folder: its mirror of the project, in which it works, and where what it writes stays
 LOG = "log.txt"
 TIMES = "log.times"
 ENV_LOG = "env.log"
@@ -51,8 +45,7 @@ STACK = "stack.txt"
 VERSIONS = "mslaunch_versions.json"
 RESULT = "result.pkl"
 PLOG = "plog"
-RANK_FILES = (LOG, TIMES, ENV_LOG, ERROR, EXIT, STACK, VERSIONS)
-"""What mslaunch writes into a rank's folder."""
+RANK_FILES = (LOG, TIMES, ENV_LOG, ERROR, EXIT, STACK, VERSIONS)  # what mslaunch writes into a rank's folder
 COLLECTED_OF_A_RANK = (*RANK_FILES, RESULT)
 _FOLDERS_WITH_LOGS = (SCHEDULER, SCRIPTS, MSRUN_LOGS)
 ATTEMPT_FILES = (LOG, TIMES, ERROR, EXIT, STACK, PLOG)

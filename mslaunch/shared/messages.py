@@ -11,15 +11,12 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from mslaunch.shared.metric_values import check_values
 
-Message = dict[str, Any]
-"""A decoded record before its type is known: what the wire carries."""
-Role = Literal["scheduler", "worker", "script"]
-"""What a planned process is."""
+Message = dict[str, Any]  # a decoded record before its type is known: what the wire carries
+Role = Literal["scheduler", "worker", "script"]  # what a planned process is
 Start = Literal["now", "on-import", "by-script"]
 """When a planned process starts: at once, when a rank imports MindSpore, or when the script of the method starts it."""
 
-AGENT_EVENTS: dict[str, type] = {}
-"""Every event that an agent sends, by its name."""
+AGENT_EVENTS: dict[str, type] = {}  # every event that an agent sends, by its name
 NOT_RECORDED: set[str] = set()
 """Events of agents that events.jsonl does not hold: too many, too large, or from before the run."""
 
@@ -95,10 +92,8 @@ class HostFactsAnswer(TypedDict):
     busy: dict[str, str]
     held: dict[str, str]
     gpus: list[int]
-    clock: float
-    """When the host began to look."""
-    took: float
-    """How many seconds that took."""
+    clock: float  # when the host began to look
+    took: float  # how many seconds that took
     shared: bool
     script: str | None
     numa: NumaAnswer | None

@@ -11,12 +11,10 @@ if TYPE_CHECKING:
 
     Values = dict[str, float | str]
 
-MOST_VALUES = 64
-"""How many metrics a row holds."""
+MOST_VALUES = 64  # how many metrics a row holds
 RESERVED = frozenset({"time", "attempt", "rank", "host", "device", "count"})
 """Keys that a row of metrics.jsonl has besides its values: no metric has such a name."""
-NOT_NUMBERS = frozenset({"nan", "inf", "-inf"})
-"""What stands for numbers that JSON does not have."""
+NOT_NUMBERS = frozenset({"nan", "inf", "-inf"})  # what stands for numbers that JSON does not have
 LARGEST_INT = 2**63 - 1
 _LARGEST_FLOAT = 1.7e308
 _HUGE_INT = 10**300

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     Seen = dict[int, "int | None"]
     """The devices that a process sees: their numbers there, and of their device files; None where that is unknown."""
 
-DEVICE_FILES = {"Ascend": "davinci", "GPU": "nvidia"}
-"""How the device files of each target begin; a number follows."""
+DEVICE_FILES = {"Ascend": "davinci", "GPU": "nvidia"}  # how the device files of each target begin; a number follows
 VARIABLES = {"davinci": "ASCEND_RT_VISIBLE_DEVICES", "nvidia": "CUDA_VISIBLE_DEVICES"}
 """The variable that limits the devices of each kind."""
 _GRANTED = {"nvidia": ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")}

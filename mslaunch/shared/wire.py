@@ -18,8 +18,7 @@ END = b"\x1e"
 MAGIC = b"mslaunch-1" + END
 LONGEST = 1 << 25
 """How long a record may be. The longest that agents send, stacks and last lines, stay below a quarter of it."""
-LONGEST_ORDER = 1 << 30
-"""The same for what launchers send: the environment of every rank of a host."""
+LONGEST_ORDER = 1 << 30  # the same for what launchers send: the environment of every rank of a host
 _ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\t", b"\\t"), (b"\x1b", b"\\u001b"))
 _PLAIN = bytes(range(0x20, 0x7F)) + b"\n\r\t\x1b"
 

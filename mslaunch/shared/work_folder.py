@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
     Tree = list[tuple[os.DirEntry[str], "Tree" | None]]
 
-OWN_ENTRIES = 500
-"""How many files and links a rank gets below the top level: more would slow the start of many ranks."""
+OWN_ENTRIES = 500  # how many files and links a rank gets below the top level: more would slow the start of many ranks
 COPY_LIMIT = 1 << 20
-MOST_ENTRIES = 20_000
-"""How many entries of a folder are looked at for what the job wrote."""
+MOST_ENTRIES = 20_000  # how many entries of a folder are looked at for what the job wrote
 
 
 def make(run_dir: str, rank: int, copies: bool) -> str:
@@ -235,8 +233,7 @@ def _is_folder(path: str) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)
 
 
-MOST_ROWS = 20
-"""How many rows a rank has; a folder of files is one row."""
+MOST_ROWS = 20  # how many rows a rank has; a folder of files is one row
 
 
 def scan(rank: int, run_dir: str, workdir: str = "") -> list[messages.OutputRow]:

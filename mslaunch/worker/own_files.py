@@ -23,8 +23,7 @@ _real = os.path.realpath
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 MOST_ENTRIES = 100_000
 """How many entries a folder gets when it is made the rank's own; what is beyond that is one link a folder."""
-MOST_LINKS = 40
-"""How many links of the script's own are followed one after the other, as the kernel does."""
+MOST_LINKS = 40  # how many links of the script's own are followed one after the other, as the kernel does
 _FOLDER_NEEDED = "folder"
 _COPY_NEEDED = "copy"
 _NAME_ONLY = "name"
@@ -65,8 +64,7 @@ class PathStep:
     def __init__(self, place: str, is_last: bool, is_ours: bool) -> None:
         self.place = place
         self.is_last = is_last
-        self.is_ours = is_ours
-        """It is a link that mirrors the project."""
+        self.is_ours = is_ours  # it is a link that mirrors the project
 
 
 class OwnFiles:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 _LINE_LIMIT = 300  # twelve-fold when escaped: one write of up to 4,096 bytes into a pipe is never torn
 _MESSAGE_LIMIT = 1 << 12
 _TRACEBACK_LIMIT = 1 << 16
-LAST_MESSAGES = ("done", "error")
-"""After these a rank may be ended at any time."""
+LAST_MESSAGES = ("done", "error")  # after these a rank may be ended at any time
 _NOTE = 80  # room for what says that something was left out
 
 

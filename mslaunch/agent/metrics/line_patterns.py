@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
+    from typing import Any
 
     from mslaunch.shared import messages
     from mslaunch.shared.metric_values import Values
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
 LONGEST_MATCH = 0.05  # seconds of CPU time, on one line
 SHARE = 0.02  # of a core: what a pattern that is not ours may take in all
 ALLOWANCE = 0.5  # seconds of CPU time that it may take beyond that
-ROLES = ("reads", "completes", "adds")
-"""In which order the patterns are tried."""
-UNITS = {"step_time_ms": 1e-3, "step_time_us": 1e-6}
-"""Groups that give step_time in another unit, in seconds."""
+ROLES = ("reads", "completes", "adds")  # in which order the patterns are tried
+UNITS = {"step_time_ms": 1e-3, "step_time_us": 1e-6}  # groups that give step_time in another unit, in seconds
 OTHER_NAMES = {"learning_rate": "lr", "global_step": "step", "iteration": "step", "iter": "step"}
 """What objects in lines call the usual metrics."""
 _TELLING = frozenset({"step", "epoch", "loss", "lr", "eval_loss", "train_loss"})
@@ -42,24 +41,14 @@ class _Row:
         self.id = order["id"]
         self.literals = order["literals"]
         self.fields = order["fields"]
-        self._text = order["regex"]
-        self._regex: re.Pattern[str] | None = None
+        self.text = order["regex"]
+        self.regex: re.Pattern[str] | None = None
         self.built_in = order["built_in"]
         self.role = order["role"]
         first = self.fields[0] if self.fields else ""
         self.metric = "step_time" if first in UNITS else first
         """What a pattern that completes a line adds; a line that has it already needs nothing of it."""
         self.spent = 0.0
-
-    @property
-    def regex(self) -> re.Pattern[str]:
-        """Compiled when a line may match: compiling all of them would hold up the start of the ranks by 10 ms."""
-        if self._regex is None:
-            self._regex = re.compile(self._text)
-        return self._regex
-
-    def is_possible(self, line: str) -> bool:
-        return not self.literals or any(literal in line for literal in self.literals)
 
 
 class LinePatterns:
@@ -93,7 +82,7 @@ class LinePatterns:
                 continue
             if row.role == "completes" and (is_whole or not values or row.metric in values):
                 continue
-            if not row.is_possible(text):
+            if row.literals and not any(literal in text for literal in row.literals):
                 continue
             metrics = dict(self._match(row, text))
             is_whole = is_whole or (bool(metrics) and not row.fields)
@@ -103,7 +92,9 @@ class LinePatterns:
         return values
 
     def _match(self, row: _Row, text: str) -> Iterator[tuple[str, float]]:
-        match = row.regex.search(text) if row.built_in else self._match_in_time(row, text)
+        if row.regex is None:  # not before: compiling all of them would hold up the start of the ranks by 10 ms
+            row.regex = re.compile(row.text)
+        match = row.regex.search(text) if row.built_in else self._match_in_time(row, row.regex, text)
         if match is None:
             return
         if not row.fields:
@@ -118,9 +109,8 @@ class LinePatterns:
             else:
                 yield from _in_seconds(name, number)
 
-    def _match_in_time(self, row: _Row, text: str) -> re.Match[str] | None:
+    def _match_in_time(self, row: _Row, regex: re.Pattern[str], text: str) -> re.Match[str] | None:
         """Try a pattern that is not ours: Python looks for signals while it matches, so that a timer ends it."""
-        regex = row.regex
         began = time.process_time()
         try:
             self._is_matching = True
@@ -162,23 +152,12 @@ def _in_seconds(name: str, value: float) -> Iterator[tuple[str, float]]:
 
 def _object_numbers(text: str) -> Iterator[tuple[str, float]]:
     """Return the numbers of an object, JSON's or Python's, where it is about a training."""
-    numbers = dict(_json_numbers(text) if text.startswith('{"') else _python_numbers(text))
+    pairs: list[tuple[str, Any]] = [(name, metric_values.parse_number(digits)) for name, digits in _PAIR.findall(text)]
+    if text.startswith('{"'):
+        try:
+            pairs = list(json.loads(text).items())
+        except (ValueError, RecursionError):
+            return
+    numbers = {OTHER_NAMES.get(name, name): value for name, value in pairs if type(value) in (int, float)}
     if not _TELLING.isdisjoint(numbers):
         yield from numbers.items()
-
-
-def _json_numbers(text: str) -> Iterator[tuple[str, float]]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return
-    for name, value in content.items():
-        if type(value) in (int, float):
-            yield OTHER_NAMES.get(name, name), value
-
-
-def _python_numbers(text: str) -> Iterator[tuple[str, float]]:
-    for name, digits in _PAIR.findall(text):
-        value = metric_values.parse_number(digits)
-        if value is not None:
-            yield OTHER_NAMES.get(name, name), value

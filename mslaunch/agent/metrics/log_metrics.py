@@ -55,8 +55,7 @@ class _Bar:
         self._first = state.step if not state.loss or not state.step else None  # else the beginning was not read
         self.sets_loss_first = sets_loss_first and self._first is None
         self._read = b"", -1
-        self._waiting: _State | None = None
-        """A state that is read unless another one takes its place."""
+        self._waiting: _State | None = None  # a state that is read unless another one takes its place
 
     def add(self, state: _State) -> Iterator[bytes]:
         """Take what the bar shows now; return the lines that are to be read."""
