@@ -355,11 +355,9 @@ class Ranks:
         if not ranks:
             return
         run_dir, workdir = self._order["run_dir"], self._order["workdir"]
-        rows = []
         for rank in ranks:
             work_folder.clear(run_dir, rank)
-            rows += work_folder.scan(rank, run_dir, workdir)
-        rows += work_folder.scan_code(run_dir, workdir)
+        rows = work_folder.outputs(run_dir, ranks, workdir)
         if rows:
             self.output.event("outputs", outputs=rows)
 

@@ -28,9 +28,9 @@ from mslaunch.run.logs import TimedLog
 from mslaunch.run.metrics_file import Metrics, last_table, last_values
 from mslaunch.run.paths import RunFolder, earlier_path
 from mslaunch.run.record import ENDED, RankRecord, RunRecord, iso, read, read_plan, save
+from mslaunch.shared import work_folder
 from mslaunch.shared.follow import Follower
 from mslaunch.shared.guard import end_run, processes_with
-from mslaunch.shared.work_folder import scan, scan_code
 from mslaunch.transports.base import JobQueue
 
 LOST_PATIENCE = 5.0
@@ -240,9 +240,7 @@ class Run:
 
     def outputs(self) -> list[Output]:
         """Return what the ranks have written here: files, and folders with their number of files."""
-        workdir = self.plan.workdir
-        rows = [row for rank in self.record.ranks for row in scan(rank.rank, str(self.path), workdir)]
-        rows += scan_code(str(self.path), workdir)
+        rows = work_folder.outputs(str(self.path), [rank.rank for rank in self.record.ranks], self.plan.workdir)
         outputs = []
         for row in rows:
             folder = self.path if row["rank"] is None else self.folder.rank(row["rank"])

@@ -29,16 +29,6 @@ def load_sharded(net: Any, strict: bool = True) -> list[str]:
 
     Returns the names of parameters that the file does not hold; unless `strict` is False there may be none.
     """
-    missing = _load(net)
-    if missing and strict:
-        raise ValueError(
-            f"{checkpoint_file()} does not hold {len(missing)} parameters of the network, for example {missing[0]}. "
-            f"Build the network as it was trained, or call load_sharded(net, strict=False)."
-        )
-    return missing
-
-
-def _load(net: Any) -> list[str]:
     import mindspore
 
     path = checkpoint_file()
@@ -48,9 +38,14 @@ def _load(net: Any) -> list[str]:
     except RuntimeError as error:
         ranks = os.environ.get("RANK_SIZE", "1")
         raise ValueError(
-            f"{checkpoint_file()} does not fit the network: {error}. This job has {ranks} ranks: build it with "
-            f"slices for so many, along the dimensions that the strategy cuts."
+            f"{path} does not fit the network: {error}. This job has {ranks} ranks: build it with slices for so many, "
+            f"along the dimensions that the strategy cuts."
         ) from error
+    if missing and strict:
+        raise ValueError(
+            f"{path} does not hold {len(missing)} parameters of the network, for example {missing[0]}. "
+            f"Build the network as it was trained, or call load_sharded(net, strict=False)."
+        )
     return list(missing)
 
 

@@ -45,8 +45,9 @@ def load_config(path: str | os.PathLike[str] | None = None, argv: Sequence[str] 
     )
     for name, value in values.items():
         if isinstance(name, str) and name not in _TAKEN and not isinstance(value, (dict, list)):
-            about: dict[str, Any] = {"help": _text(helps.get(name)), "choices": choices.get(name)}
-            parser.add_argument(f"--{name}", dest=name, type=_type_of(value), default=value, **about)
+            about = str(helps[name]).replace("%", "%%") if helps.get(name) is not None else None
+            kind = _type_of(value)
+            parser.add_argument(f"--{name}", dest=name, type=kind, default=value, help=about, choices=choices.get(name))
     flags = vars(parser.parse_args(rest))
     del flags["config_path"]
     return Config({name: _attributes(value) for name, value in {**values, **flags}.items()})
@@ -98,10 +99,6 @@ def _scalar(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value).replace("%", "%%")
 
 
 def _attributes(value: Any) -> Any:

@@ -61,7 +61,7 @@ class Boto:
         files: dict[str, str] = {}
         for key in self._keys(bucket, prefix):
             below = key[len(prefix) :].lstrip("/") if key != prefix else key.rpartition("/")[2]
-            if not is_inside(below):
+            if {"", ".", ".."} & set(below.split("/")) or "\0" in below:
                 raise CopyFailed(f"{source} holds the name {key!r}, which would be written outside of {target}")
             files[key] = os.path.join(target, below)
         if not files:
@@ -110,11 +110,6 @@ def split_address(address: str) -> tuple[str, str]:
     return bucket, name
 
 
-def is_inside(name: str) -> bool:
-    """Tell whether a name of a bucket stays below the folder that it is written into."""
-    return not {"", ".", ".."} & set(name.split("/")) and "\0" not in name
-
-
 def files_below(source: str) -> Iterator[tuple[str, str]]:
     """Every file of a folder, or the file itself, with its name in the bucket."""
     if not os.path.isdir(source):
@@ -160,9 +155,8 @@ def expand(source: str, target: str, ranks: list[tuple[int, str]], run_dir: str)
             path = os.path.realpath(os.path.join(cwd, source))
             own = os.path.realpath(os.path.join(run_dir, layout.rank_folder(rank)))
             if os.path.exists(path):
-                targets[path] = (
-                    f"{target}/{layout.rank_folder(rank)}" if path == own or path.startswith(f"{own}/") else target
-                )
+                is_own = path == own or path.startswith(f"{own}/")
+                targets[path] = f"{target}/{layout.rank_folder(rank)}" if is_own else target
     if not targets:
         raise CopyFailed(f"{source} does not exist")
     return list(targets.items())

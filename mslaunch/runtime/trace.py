@@ -37,20 +37,15 @@ class ValueFiles:
         dtype = str(tensor.dtype).rpartition(".")[2].lower()
         key = (hashlib.blake2b(flat.view(numpy.uint8).data).digest(), values.shape, dtype)
         if key not in self._rows:
-            self._rows[key] = self._write(flat, list(values.shape), dtype)
+            step = find_step(flat.size, self._most_values)
+            sample = flat
+            if step > 1:
+                sample = flat[numpy.arange(min(flat.size, self._most_values), dtype=numpy.int64) * step % flat.size]
+            number = len(self._rows)
+            numpy.save(os.path.join(self._folder, f"{number}.npy"), sample)
+            row = {"values": number, "shape": list(values.shape), "dtype": dtype, "step": step}
+            self._rows[key] = {**row, "kept": int(sample.size), **_statistics(flat)}
         return self._rows[key]
-
-    def _write(self, flat: Any, shape: list[int], dtype: str) -> dict[str, Any]:
-        import numpy
-
-        step = find_step(flat.size, self._most_values)
-        sample = flat
-        if step > 1:
-            sample = flat[numpy.arange(min(flat.size, self._most_values), dtype=numpy.int64) * step % flat.size]
-        number = len(self._rows)
-        numpy.save(os.path.join(self._folder, f"{number}.npy"), sample)
-        row = {"values": number, "shape": shape, "dtype": dtype, "step": step, "kept": int(sample.size)}
-        return {**row, **_statistics(flat)}
 
 
 def find_step(size: int, most_values: int) -> int:

@@ -33,10 +33,8 @@ def _lock_names(stem: str, devices: Iterable[int], environment: Mapping[str, str
 
 def _lock_name(stem: str, file: int | None) -> str | None:
     """Return the name of a device's lock: its device number on this machine; None where there is no such device."""
-    if file is None:
-        return None
     try:
-        status = os.stat(f"{DEVICES}/{stem}{file}")
+        status = os.stat(f"{DEVICES}/{stem}{file}")  # no such file where it is None
     except OSError:
         return None
     if stat.S_ISCHR(status.st_mode):

@@ -84,7 +84,16 @@ def is_python(word: str) -> bool:
 
 def find_launcher(argv: Sequence[str]) -> LauncherCommand | None:
     """Return the launcher that a command line starts, also behind variables and programs such as `env` and `nohup`."""
-    left = list(argv[_skip_wrappers(argv) :])
+    at = 0
+    while at < len(argv) and _ASSIGNMENT.match(argv[at]):
+        at += 1
+    is_question = "".join(argv[at + 1 : at + 2]) in ("-v", "-V")  # command -v mpirun
+    if at < len(argv) and posixpath.basename(argv[at]) in _WRAPPERS and not is_question:
+        for ahead in range(at + 1, min(len(argv), at + _MOST_WRAPPED)):
+            if posixpath.basename(argv[ahead]) in PROGRAMS or is_python(argv[ahead]):
+                at = ahead
+                break
+    left = list(argv[at:])
     if not left:
         return None
     name, args = posixpath.basename(left[0]), left[1:]
@@ -105,17 +114,3 @@ def _read_python(args: list[str]) -> tuple[str, list[str]]:
     if args[at : at + 1] == ["-m"]:
         return MODULES.get("".join(args[at + 1 : at + 2]), ""), args[at + 2 :]
     return posixpath.basename("".join(args[at : at + 1])), args[at + 1 :]
-
-
-def _skip_wrappers(argv: Sequence[str]) -> int:
-    """Return where the command begins."""
-    at = 0
-    while at < len(argv) and _ASSIGNMENT.match(argv[at]):
-        at += 1
-    is_question = "".join(argv[at + 1 : at + 2]) in ("-v", "-V")  # command -v mpirun
-    if at == len(argv) or posixpath.basename(argv[at]) not in _WRAPPERS or is_question:
-        return at
-    for ahead in range(at + 1, min(len(argv), at + _MOST_WRAPPED)):
-        if posixpath.basename(argv[ahead]) in PROGRAMS or is_python(argv[ahead]):
-            return ahead
-    return at

@@ -159,11 +159,12 @@ def facts(order: messages.ProbeOrder) -> dict[str, Any]:
 
 def _limits(seen: Mapping[str, Seen], environment: Mapping[str, str]) -> dict[str, messages.DeviceLimit]:
     """What limits the devices of each target that has some, where anything does."""
-    return {
-        target: {"by": by, "of": of, "files": list(numbers.values())}
-        for target, numbers in seen.items()
-        if (by := limit(DEVICE_FILES[target], environment)) and (of := len(device_numbers(DEVICE_FILES[target])))
-    }
+    limits: dict[str, messages.DeviceLimit] = {}
+    for target, numbers in seen.items():
+        by, of = limit(DEVICE_FILES[target], environment), len(device_numbers(DEVICE_FILES[target]))
+        if by and of:
+            limits[target] = {"by": by, "of": of, "files": list(numbers.values())}
+    return limits
 
 
 def mindspore_version() -> str | None:

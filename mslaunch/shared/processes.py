@@ -66,22 +66,18 @@ def _fork(argv: Sequence[str], env: dict[str, str], cwd: str, output: int, keep:
         die_with_parent(parent)
         if keep is not None:
             os.set_inheritable(keep, True)
-        _become(argv, env, cwd, output, stdin)
+        source_of_input = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
+        for source, target in ((source_of_input, 0), (output, 1), (output, 2)):
+            os.dup2(source, target)
+        os.chdir(cwd)
+        signal.set_wakeup_fd(-1)
+        for number in _CHANGED_HERE:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execvpe(argv[0], list(argv), env)
     except BaseException as error:
         os.write(2, f"mslaunch: cannot start {argv[0]}: {error}\n".encode())
     os._exit(127)
-
-
-def _become(argv: Sequence[str], env: dict[str, str], cwd: str, output: int, stdin: int | None) -> None:
-    source_of_input = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
-    for source, target in ((source_of_input, 0), (output, 1), (output, 2)):
-        os.dup2(source, target)
-    os.chdir(cwd)
-    signal.set_wakeup_fd(-1)
-    for number in _CHANGED_HERE:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.execvpe(argv[0], list(argv), env)
 
 
 class ProcessStat:
@@ -132,11 +128,6 @@ def root_of(pid: int, roots: Container[int], stats: Mapping[int, ProcessStat]) -
     return pid
 
 
-def descendants(root: int) -> list[int]:
-    """Return every live process below `root` (zombies have ended already)."""
-    return _below(root, lambda _: False)
-
-
 def handles(pid: int, number: int) -> bool:
     """Tell whether a process has a handler for a signal."""
     mask = _status_field(pid, "SigCgt:")
@@ -165,10 +156,11 @@ def catching(root: int, number: int) -> list[int]:
 
     if catches(root):
         return [root]
-    return list(filter(catches, _below(root, catches)))
+    return list(filter(catches, descendants(root, catches)))
 
 
-def _below(root: int, stop_at: Callable[[int], bool]) -> list[int]:
+def descendants(root: int, stop_at: Callable[[int], bool] | None = None) -> list[int]:
+    """Return every live process below `root` (zombies have ended already), but none below those to stop at."""
     children: dict[int, list[int]] = {}
     for pid, stat in read_stats().items():
         if stat.state not in (b"Z", b"X") or _has_threads(pid):
@@ -178,7 +170,7 @@ def _below(root: int, stop_at: Callable[[int], bool]) -> list[int]:
     while waiting:
         for child in children.get(waiting.pop(), ()):
             below.append(child)
-            if not stop_at(child):
+            if stop_at is None or not stop_at(child):
                 waiting.append(child)
     return below
 

@@ -47,7 +47,9 @@ def visible_devices(
         entries = [entry.strip() for entry in entries]
     if entries[0].startswith(("GPU-", "MIG-")):
         return dict(enumerate(_by_uuid(entries, ask)))
-    return dict(enumerate(_by_number(entries, there, _granted(stem, environment))))
+    granted = next((environment[name] for name in _GRANTED.get(stem, ()) if environment.get(name)), "")
+    numbers = [int(number) for number in granted.split(",") if _NUMBER.fullmatch(number)]
+    return dict(enumerate(_by_number(entries, there, numbers)))
 
 
 def _by_number(entries: list[str], there: Sequence[int], granted: list[int]) -> list[int]:
@@ -87,11 +89,6 @@ def gpu_field(name: str, ask: Callable[[list[str]], str]) -> dict[int, str]:
     answer = ask(["nvidia-smi", f"--query-gpu=index,{name}", "--format=csv,noheader"])
     pairs = (line.split(",") for line in answer.splitlines() if line.count(",") == 1)
     return {int(index): value.strip() for index, value in pairs if _NUMBER.fullmatch(index.strip())}
-
-
-def _granted(stem: str, environment: Mapping[str, str]) -> list[int]:
-    listed = next((environment[name] for name in _GRANTED.get(stem, ()) if environment.get(name)), "")
-    return [int(number) for number in listed.split(",") if _NUMBER.fullmatch(number)]
 
 
 def limit(stem: str, environment: Mapping[str, str]) -> str:

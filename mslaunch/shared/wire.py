@@ -64,6 +64,7 @@ class Decoder:
 
     def __init__(self, longest: int = LONGEST) -> None:
         self._longest = longest
+        self._too_long = f"a record of more than {longest >> 20} MB"
         self._begun: list[bytes] = []  # pieces of the record that has not ended: joining them once costs least
         self._size = 0
         self._waiting = True
@@ -80,7 +81,9 @@ class Decoder:
         messages: list[dict[str, Any]] = []
         *ends, rest = data.split(END)
         for end in ends:
-            if record := self._take(end):
+            record = b"".join([*self._begun, end])
+            self._begun, self._size = [], 0
+            if record:
                 messages.append(self._read(record))
                 if isinstance(messages[-1], UnreadableRecord):
                     return messages
@@ -88,25 +91,17 @@ class Decoder:
             self._begun.append(rest)
             self._size += len(rest)
         if self._size > self._longest:
-            messages.append(self._too_long())
+            messages.append(self._refuse(self._too_long))
         return messages
-
-    def _take(self, end: bytes) -> bytes:
-        record = b"".join([*self._begun, end]) if self._begun else end
-        self._begun, self._size = [], 0
-        return record
 
     def _read(self, record: bytes) -> dict[str, Any]:
         if len(record) > self._longest:
-            return self._too_long()
+            return self._refuse(self._too_long)
         try:
             message = json.loads(record)
         except (ValueError, RecursionError) as error:
             return self._refuse(f"a record that is not JSON ({type(error).__name__}): {record[:40]!r}")
         return message if isinstance(message, dict) else self._refuse(f"a record that is no object: {record[:40]!r}")
-
-    def _too_long(self) -> UnreadableRecord:
-        return self._refuse(f"a record of more than {self._longest >> 20} MB")
 
     def _refuse(self, why: str) -> UnreadableRecord:
         self._broken, self._begun, self._size = True, [], 0

@@ -45,10 +45,7 @@ def make(run_dir: str, rank: int, copies: bool) -> str:
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     """What a folder holds, without the bytecode of what other ranks have imported already."""
-    try:
-        return [entry for entry in os.scandir(folder) if entry.name != "__pycache__"]
-    except OSError:
-        return []
+    return [entry for entry in _scan(folder) if entry.name != "__pycache__"]
 
 
 def _look(folder: str, most: int) -> Tree | None:
@@ -75,23 +72,18 @@ def _place(entry: os.DirEntry[str], below: Tree | None, path: str, copies: bool)
     """Mirror an entry of code/, unless an earlier attempt has put something else in its place."""
     if below is None:
         if not (copies and _copy(entry, path)):
-            _link(entry.path, path)
+            try:
+                os.symlink(entry.path, path)  # not by a relative path, since a script may move the link
+            except FileExistsError:
+                pass
         return
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
-        if not _is_folder(path):
+        if os.path.islink(path) or not os.path.isdir(path):
             return
     for inside, further in below:
         _place(inside, further, os.path.join(path, inside.name), copies)
-
-
-def _link(source: str, path: str) -> None:
-    """Link to an entry of code/; not by a relative path, since a script may move the link."""
-    try:
-        os.symlink(source, path)
-    except FileExistsError:
-        pass
 
 
 def _copy(entry: os.DirEntry[str], path: str) -> bool:
@@ -113,8 +105,7 @@ def clear(run_dir: str, rank: int) -> None:
 
     Right at any time after the rank has ended, also a second time: a link is known by where it leads.
     """
-    work = os.path.join(run_dir, layout.work_folder(rank))
-    _clear(work, os.path.join(run_dir, layout.CODE))
+    _clear(os.path.join(run_dir, layout.work_folder(rank)), os.path.join(run_dir, layout.CODE))
 
 
 def clear_all(run_dir: str) -> None:
@@ -229,36 +220,30 @@ def is_mirrored(entry: os.DirEntry[str], original: str) -> bool:
     return stat.S_ISREG(there.st_mode) and (here.st_size, here.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
 
 
-def _is_folder(path: str) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path)
-
-
 MOST_ROWS = 20  # how many rows a rank has; a folder of files is one row
 
 
-def scan(rank: int, run_dir: str, workdir: str = "") -> list[messages.OutputRow]:
-    """List what a rank has written, the largest first: files one by one, folders of the working directory in sum."""
-    return _rows(rank, files(run_dir, rank), layout.WORK, workdir)
+def outputs(run_dir: str, ranks: Iterable[int], workdir: str = "") -> list[messages.OutputRow]:
+    """List what these ranks have written, the largest of each first, and what lies in code/, which they share.
 
-
-def scan_code(run_dir: str, workdir: str = "") -> list[messages.OutputRow]:
-    """List what the ranks have written into code/, which they share."""
-    return _rows(None, code_files(run_dir), layout.CODE, workdir)
+    Files are listed one by one, folders of the working directory in sum.
+    """
+    rows = []
+    for rank in ranks:
+        rows += _rows(rank, files(run_dir, rank), layout.WORK, workdir)
+    return rows + _rows(None, code_files(run_dir), layout.CODE, workdir)
 
 
 def _rows(rank: int | None, files: Iterable[tuple[str, int]], root: str, workdir: str) -> list[messages.OutputRow]:
     tops = (os.path.join(root, workdir, ""), os.path.join(root, ""))
     rows: dict[str, list[int]] = {}
     for name, size in files:
-        row = rows.setdefault(_row(name, tops), [0, 0])
+        above = next((top for top in tops if name.startswith(top)), "")
+        first, deeper, _ = name[len(above) :].partition(
+            "/"
+        )  # a file at the top, or the folder at the top that holds it
+        row = rows.setdefault(above + first + deeper, [0, 0])
         row[0] += 1
         row[1] += size
     largest = sorted(rows.items(), key=lambda item: -item[1][1])[:MOST_ROWS]
     return [{"rank": rank, "path": path, "files": count, "bytes": size} for path, (count, size) in largest]
-
-
-def _row(name: str, tops: tuple[str, ...]) -> str:
-    """The file itself where it lies at the top, else the folder at the top that holds it."""
-    above = next((top for top in tops if name.startswith(top)), "")
-    first, deeper, _ = name[len(above) :].partition("/")
-    return above + first + deeper

@@ -58,15 +58,6 @@ def install(run_dir: str, environment: Mapping[str, str]) -> None:
         os.path.realpath = own.realpath
 
 
-class PathStep:
-    """A place on the way to a file."""
-
-    def __init__(self, place: str, is_last: bool, is_ours: bool) -> None:
-        self.place = place
-        self.is_last = is_last
-        self.is_ours = is_ours  # it is a link that mirrors the project
-
-
 class OwnFiles:
     """The links of one rank's folder and of code/, and what becomes of them."""
 
@@ -82,9 +73,11 @@ class OwnFiles:
         real = _real(filename, **options)
         absolute = _from_here(os.fsdecode(filename))
         steps = list(self._steps(absolute, True)) if absolute is not None else []
-        if not steps or not steps[-1].is_last:
+        if not steps:
             return real
-        own = steps[-1].place
+        own, is_last, _ = steps[-1]
+        if not is_last:
+            return real
         return os.fsencode(own) if isinstance(real, bytes) else own
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
@@ -94,7 +87,10 @@ class OwnFiles:
                 self._prepare(args[0], _NOTHING_NEEDED if flags & os.O_TRUNC else _COPY_NEEDED)
         elif event in EVENTS:
             for index, needed in EVENTS[event]:
-                self._prepare(_database(args[index]) if event == "sqlite3.connect" else args[index], needed)
+                path = args[index]
+                if event == "sqlite3.connect" and isinstance(path, str) and path.startswith("file:"):
+                    path = path[5:].partition("?")[0]  # a database that is named by a URI
+                self._prepare(path, needed)
 
     def _prepare(self, path: Any, needed: str) -> None:
         thread = _thread.get_ident()
@@ -111,14 +107,14 @@ class OwnFiles:
     def make_own(self, path: str, needed: str) -> None:
         """Follow a path below the run's folder, and replace every link of ours on the way to what is changed."""
         absolute = _from_here(path)
-        for step in self._steps(absolute, needed != _NAME_ONLY) if absolute is not None else ():
-            if step.is_ours:
-                replace = _replace_folder if not step.is_last else REPLACEMENTS.get(needed)
+        for place, is_last, is_ours in self._steps(absolute, needed != _NAME_ONLY) if absolute is not None else ():
+            if is_ours:
+                replace = _replace_folder if not is_last else REPLACEMENTS.get(needed)
                 if replace is not None:
-                    self._replace_once(step.place, replace)
+                    self._replace_once(place, replace)
 
-    def _steps(self, absolute: str, to_the_end: bool, links: int = MOST_LINKS) -> Iterator[PathStep]:
-        """Yield the places that a path leads through, as long as they are below the run's folder.
+    def _steps(self, absolute: str, to_the_end: bool, links: int = MOST_LINKS) -> Iterator[tuple[str, bool, bool]]:
+        """Yield the places that a path leads through below the run's folder: path, is it the last, does it mirror.
 
         A link that the script has made is followed; the last one with `to_the_end` only.
         """
@@ -137,7 +133,7 @@ class OwnFiles:
                 if links:
                     yield from self._steps(target, to_the_end, links - 1)
                 return
-            yield PathStep(place, is_last, is_ours)
+            yield place, is_last, is_ours
 
     def _replace_once(self, place: str, replace: Callable[[str], None]) -> None:
         """Replace a link, unless another thread, or another rank in code/, has just done so."""
@@ -175,11 +171,6 @@ def _from_here(path: str) -> str | None:
         return path if path.startswith("/") else os.path.join(os.getcwd(), path)
     except OSError:
         return None
-
-
-def _database(name: Any) -> Any:
-    """The file of a database that is named by a URI."""
-    return name[5:].partition("?")[0] if isinstance(name, str) and name.startswith("file:") else name
 
 
 def _replace_by_empty(link: str) -> None:

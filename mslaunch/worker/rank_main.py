@@ -11,7 +11,7 @@ from mslaunch.worker import own_files, report
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:
-    from types import CodeType, TracebackType
+    from types import CodeType
     from typing import Any, NoReturn
 
 
@@ -217,8 +217,9 @@ def _leave(end: SystemExit) -> NoReturn:
             text = text.strip()
         except Exception:  # a text that cannot be made, or a stream that the script has replaced: Python itself knows
             raise end from None
-        if text and report.record_exit(text, raised):
-            report.notify("error", message=report.first_line(text), time=raised)
+        message = report.record("SystemExit", text, "", raised) if text else None
+        if message is not None:
+            report.notify("error", message=message, time=raised)
     sys.exit(1)
 
 
@@ -232,22 +233,17 @@ def _fail(error: BaseException, script: str) -> NoReturn:
             traceback = traceback.tb_next  # leave out this file's own frames
         error.__traceback__ = traceback
         message = report.record_error(error, traceback, raised)
-        _show(error, traceback)
+        stream = sys.stderr
+        if stream is not None:
+            sys.stderr = _UsersNames(stream)
+        try:
+            sys.excepthook(type(error), error, traceback)  # whatever hook there is: MindSpore has its own
+        finally:
+            sys.stderr = stream
         if message is not None:
             # Not later, since MindSpore's teardown takes a second.
             report.notify("error", message=message, time=raised)
     sys.exit(1)
-
-
-def _show(error: BaseException, traceback: TracebackType | None) -> None:
-    """Have the exception printed by whatever hook there is (MindSpore has its own), with the user's own file names."""
-    stream = sys.stderr
-    if stream is not None:
-        sys.stderr = _UsersNames(stream)
-    try:
-        sys.excepthook(type(error), error, traceback)
-    finally:
-        sys.stderr = stream
 
 
 class _UsersNames:

@@ -31,8 +31,8 @@ class Me:
 
     def __init__(self, environment: os._Environ[str] | dict[str, str]) -> None:
         self.pid = os.getpid()
-        self.scheduler = environment.get("MS_ROLE") == "MS_SCHED"
-        self.rank = None if self.scheduler else int(environment["RANK_ID"])
+        is_scheduler = environment.get("MS_ROLE") == "MS_SCHED"
+        self.rank = None if is_scheduler else int(environment["RANK_ID"])
         self.host = environment.get("MSLAUNCH_HOST")
         self.agent = environment.get("MSLAUNCH_AGENT")
         self.say_done: int | None = None
@@ -105,16 +105,6 @@ def notify(what: str, **data: Value) -> None:
 
 def report_killed_children() -> None:
     """Tell the agent of children that were killed and that the script has not waited for."""
-    for child in _children():
-        try:
-            ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except OSError:  # something else has waited for it meanwhile
-            continue
-        if ended is not None and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
-            notify("child-killed", child=child, signal=ended.si_status)
-
-
-def _children() -> list[int]:
     children: list[int] = []
     try:
         for thread in os.listdir("/proc/self/task"):
@@ -122,7 +112,13 @@ def _children() -> list[int]:
                 children += map(int, file.read().split())
     except (OSError, ValueError):  # this kernel does not say
         pass
-    return children
+    for child in children:
+        try:
+            ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except OSError:  # something else has waited for it meanwhile
+            continue
+        if ended is not None and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+            notify("child-killed", child=child, signal=ended.si_status)
 
 
 def done() -> None:
@@ -171,28 +167,18 @@ def _escape(character: str) -> str:
 def record_error(
     error: BaseException, traceback: TracebackType | None, raised: float, thread: str | None = None
 ) -> str | None:
-    """Write error.json and return its message; None where this is not the rank itself, but a child that it forked."""
+    """Write an exception into error.json, as `record` does."""
+    text, summary = _format(error, traceback)
+    return record(type(error).__name__, summary, text, raised, thread)
+
+
+def record(kind: str, message: str, traceback: str, raised: float, thread: str | None = None) -> str | None:
+    """Write error.json; return the line that says what went wrong, short enough for a message to the agent.
+
+    None where this is not the rank itself, but a child that it forked.
+    """
     if os.getpid() != me.pid:
         return None
-    text, summary = _format(error, traceback)
-    _write_error(type(error).__name__, summary, text, raised, thread)
-    return first_line(summary)
-
-
-def record_exit(text: str, raised: float) -> bool:
-    """Write the text of `sys.exit("...")` into error.json; return whether this is the rank, no child of it."""
-    if os.getpid() != me.pid:
-        return False
-    _write_error("SystemExit", text, "", raised, None)
-    return True
-
-
-def first_line(text: str) -> str:
-    """Return the line that says what went wrong, short enough for a message."""
-    return headline(text)[:_LINE_LIMIT]
-
-
-def _write_error(kind: str, message: str, traceback: str, raised: float, thread: str | None) -> None:
     data: dict[str, Value] = {
         "rank": me.rank,
         "host": me.host,
@@ -205,10 +191,11 @@ def _write_error(kind: str, message: str, traceback: str, raised: float, thread:
     }
     path = os.path.join(me.folder, layout.ERROR)
     try:
-        if thread is None or not os.path.exists(path):  # what ended the rank outweighs what ended a thread
+        if thread is None or not os.path.exists(path):  # what ended the rank overrides what ended a thread
             write_json(path, data)
     except OSError:
         pass  # a full disk must not hide the error itself
+    return headline(message)[:_LINE_LIMIT]
 
 
 def _format(error: BaseException, traceback: TracebackType | None) -> tuple[str, str]:
