@@ -9,12 +9,17 @@ import json
 import math
 import os
 import sys
+from contextlib import ExitStack, contextmanager
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
     from typing import Any
+
+    Eager = Callable[[list[str]], AbstractContextManager[None]]
+    """Has nothing compiled run meanwhile, and adds to notes what the reader of the trace should know about it."""
 
 
 GOLDEN = 0.6180339887498949  # multiples of this share of a length are spread evenly over it, however many there are
@@ -100,7 +105,9 @@ LONGEST = 300  # characters of an error that are kept
 class Tracer:
     """Records what a network's modules are given and return, between `with` and its end."""
 
-    def __init__(self, modules: list[tuple[str, Any]], folder: str, framework: str, most_values: int) -> None:
+    def __init__(
+        self, modules: list[tuple[str, Any]], folder: str, framework: str, most_values: int, eager: Eager
+    ) -> None:
         if most_values < 1:
             raise ValueError(f"most_values must be 1 or more, got {most_values}.")
         self.folder = os.path.abspath(os.fspath(folder))  # the script may change its folder
@@ -112,22 +119,22 @@ class Tracer:
         self._outputs: list[dict[str, Any]] = []
         self._begun: dict[str, int] = {}
         self._calls: dict[str, int] = {}
-        self._hooks: list[Any] = []
+        self._eager = eager
+        self._stack = ExitStack()
 
     def __enter__(self) -> Tracer:
         _clear(self.folder)
-        try:
+        with ExitStack() as stack:
             for name, module in self._modules:
                 # Before the call: a module may write its output over its input.
-                self._hooks.append(_register_before(module, self._input_hook_of(name)))
-                self._hooks.append(module.register_forward_hook(self._hook_of(name)))
-        except BaseException:
-            self._remove_hooks()
-            raise
+                stack.callback(_register_before(module, self._input_hook_of(name)).remove)
+                stack.callback(module.register_forward_hook(self._hook_of(name)).remove)
+            stack.enter_context(self._eager(self.notes))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        self._remove_hooks()
+        self._stack.close()
         index = {
             "version": VERSION,
             "framework": self.framework,
@@ -141,11 +148,6 @@ class Tracer:
         with open(beside, "w", encoding="utf-8") as file:
             json.dump(index, file, indent=1, allow_nan=False)
         os.replace(beside, os.path.join(self.folder, INDEX))
-
-    def _remove_hooks(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
 
     def _input_hook_of(self, name: str) -> Any:
         def hook(module: Any, args: Any, kwargs: Any) -> None:
@@ -176,62 +178,49 @@ class Tracer:
             rows.append({**row, **values})
 
 
-class _MindSporeTracer(Tracer):
-    """A compiled network calls no hook, so nothing is compiled meanwhile: no graph mode, no functions with @jit."""
+@contextmanager
+def _mindspore_eager(notes: list[str]) -> Iterator[None]:
+    """Have a network call its hooks, which a compiled one does not: no graph mode, no functions with @jit."""
+    import mindspore
 
-    def __enter__(self) -> Tracer:
-        import mindspore
-
-        super().__enter__()
-        self._is_graph = mindspore.get_context("mode") == mindspore.GRAPH_MODE
-        self._jit = os.environ.get("MS_JIT")
-        os.environ["MS_JIT"] = "0"  # MindSpore looks at it in every call of such a function
-        if self._is_graph:
-            mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
-            self.notes.append("recorded in PyNative mode: graph mode shows no cell's output, and may round otherwise")
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
-        import mindspore
-
-        if self._jit is None:
-            del os.environ["MS_JIT"]
-        else:
-            os.environ["MS_JIT"] = self._jit
-        if self._is_graph:
-            mindspore.set_context(mode=mindspore.GRAPH_MODE)
-        super().__exit__(kind, error, where)
+    is_graph = mindspore.get_context("mode") == mindspore.GRAPH_MODE
+    jit = os.environ.get("MS_JIT")
+    os.environ["MS_JIT"] = "0"  # MindSpore looks at it in every call of such a function
+    if is_graph:
+        mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+        notes.append("recorded in PyNative mode: graph mode shows no cell's output, and may round otherwise")
+    yield
+    if jit is None:
+        del os.environ["MS_JIT"]
+    else:
+        os.environ["MS_JIT"] = jit
+    if is_graph:
+        mindspore.set_context(mode=mindspore.GRAPH_MODE)
 
 
-class _TorchTracer(Tracer):
-    """A compiled network calls no hook that is newer than it, so nothing compiled is run meanwhile."""
-
-    def __enter__(self) -> Tracer:
-        super().__enter__()
-        self._stance: Any = None
-        if "torch._dynamo" in sys.modules:  # nothing is compiled without it
-            compiler = sys.modules["torch"].compiler
-            if hasattr(compiler, "set_stance"):
-                self._stance = compiler.set_stance("force_eager")
-                self._stance.__enter__()
-            else:  # before PyTorch 2.6
-                self.notes.append("what torch.compile has compiled may show no module's output: trace it uncompiled")
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
-        if self._stance is not None:
-            self._stance.__exit__(kind, error, where)
-        super().__exit__(kind, error, where)
+@contextmanager
+def _torch_eager(notes: list[str]) -> Iterator[None]:
+    """Do so for PyTorch: what it has compiled calls no hook that is newer than it."""
+    compiler: Any = (
+        sys.modules["torch"].compiler if "torch._dynamo" in sys.modules else None
+    )  # nothing is compiled without
+    if hasattr(compiler, "set_stance"):
+        with compiler.set_stance("force_eager"):
+            yield
+    else:
+        if compiler is not None:  # before PyTorch 2.6
+            notes.append("what torch.compile has compiled may show no module's output: trace it uncompiled")
+        yield
 
 
 def trace(network: Any, folder: str, most_values: int = MOST_VALUES) -> Tracer:
     """Record what every cell of a MindSpore network computes: `with trace(network, "ms_trace"): network(x)`."""
-    return _MindSporeTracer(list(network.cells_and_names()), folder, "mindspore", most_values)
+    return Tracer(list(network.cells_and_names()), folder, "mindspore", most_values, _mindspore_eager)
 
 
 def torch_trace(network: Any, folder: str, most_values: int = MOST_VALUES) -> Tracer:
     """Record what every module of a PyTorch network computes: `with torch_trace(network, "traced"): network(x)`."""
-    return _TorchTracer(_uncompiled(network.named_modules()), folder, "torch", most_values)
+    return Tracer(_uncompiled(network.named_modules()), folder, "torch", most_values, _torch_eager)
 
 
 def _uncompiled(modules: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:

@@ -49,15 +49,11 @@ class HelloEvent(Event):
 
 
 class NumaNode(TypedDict):
-    """A NUMA node of a host, and its cores."""
-
     node: int
     cores: list[int]
 
 
 class NumaDevice(TypedDict):
-    """A device, and the NUMA node that it is on."""
-
     device: int
     node: int
 
@@ -81,8 +77,6 @@ class DeviceLimit(TypedDict):
 
 
 class HostFactsAnswer(TypedDict):
-    """What an agent has found out about its host."""
-
     python: str
     version: str
     mindspore: str | None
@@ -103,8 +97,6 @@ class HostFactsAnswer(TypedDict):
 
 @agent_event("facts", is_recorded=False)
 class FactsEvent(Event):
-    """The answer to a probe."""
-
     facts: HostFactsAnswer
 
 
@@ -215,8 +207,6 @@ class MetricRow(TypedDict):
 
 @agent_event("metrics", is_recorded=False)
 class MetricsEvent(Event):
-    """What was measured on a host since the event before."""
-
     rows: list[MetricRow]
 
 
@@ -271,8 +261,6 @@ class OutputRow(TypedDict):
 
 @agent_event("outputs", is_recorded=False)
 class Outputs(Event):
-    """What a host's ranks have written."""
-
     outputs: list[OutputRow]
 
 
@@ -347,8 +335,6 @@ class FilesOrder(OrderMessage):
 
 
 class PlannedProcess(TypedDict):
-    """A process of the plan, as it is sent to its host."""
-
     role: Role
     rank: int | None
     host: str
@@ -390,8 +376,6 @@ class MetricsOrder(TypedDict):
 
 
 class CopyOrder(TypedDict):
-    """One copy between a bucket and a host."""
-
     source: str
     target: str
 

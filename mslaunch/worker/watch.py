@@ -150,49 +150,41 @@ def watch_threads(threading: Any) -> None:
 
 
 def watch_children(popen_fork: Any) -> None:
-    """Tell the agent of processes that others have killed: what the script does about it is often to end.
-
-    A pool sends SIGTERM to all its processes when one was killed, that one too: the signal tells who ended it.
-    """
-
-    class Popen(popen_fork.Popen):  # type: ignore[misc]
-        sent: tuple[int, ...] = ()
-
-        def poll(self, *args: Any, **kwargs: Any) -> Any:
-            ended = self.returncode is not None
-            code = super().poll(*args, **kwargs)
-            if not ended and code is not None and code < 0 and -code not in self.sent:
-                notify("child-killed", child=self.pid, signal=-code)
-            return code
-
-        def _send_signal(self, sig: int) -> Any:
-            self.sent = (*self.sent, sig)
-            return super()._send_signal(sig)
-
-    popen_fork.Popen = Popen
+    """Tell the agent of processes of multiprocessing that others have killed."""
+    _report_killed(popen_fork.Popen, "poll", "_send_signal")
 
 
 def watch_programs(subprocess: Any) -> None:
-    """Tell the agent of programs that others have killed, as of processes of multiprocessing."""
+    """Tell the agent of programs that others have killed."""
     popen: Any = getattr(subprocess, "Popen", None)
-    if not hasattr(popen, "_handle_exitstatus"):  # a module of the script's own, or a later Python's
-        return
-    take_status, send_signal = popen._handle_exitstatus, popen.send_signal
+    if hasattr(popen, "_handle_exitstatus"):  # else a module of the script's own, or a later Python's
+        _report_killed(popen, "_handle_exitstatus", "send_signal")
+
+
+def _report_killed(popen: Any, status_name: str, signal_name: str) -> None:
+    """Have a class of processes report those that others have killed: what the script does about it is often to end.
+
+    A pool sends SIGTERM to all its processes when one was killed, that one too: the signal tells who ended it.
+    """
+    take_status, send_signal = getattr(popen, status_name), getattr(popen, signal_name)
     sent: dict[int, list[int]] = {}
 
-    def _handle_exitstatus(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def take_and_report(self: Any, *args: Any, **kwargs: Any) -> Any:
+        had_ended = self.returncode is not None
         result = take_status(self, *args, **kwargs)
-        own = sent.pop(self.pid, ())
-        if self.returncode is not None and self.returncode < 0 and -self.returncode not in own:
-            notify("child-killed", child=self.pid, signal=-self.returncode)
+        if not had_ended and self.returncode is not None:
+            own = sent.pop(self.pid, ())
+            if self.returncode < 0 and -self.returncode not in own:
+                notify("child-killed", child=self.pid, signal=-self.returncode)
         return result
 
-    def _send_signal(self: Any, number: int) -> None:
+    def send_and_note(self: Any, number: int) -> Any:
         if self.returncode is None:
             sent.setdefault(self.pid, []).append(number)
-        send_signal(self, number)
+        return send_signal(self, number)
 
-    popen._handle_exitstatus, popen.send_signal = _handle_exitstatus, _send_signal
+    setattr(popen, status_name, take_and_report)
+    setattr(popen, signal_name, send_and_note)
 
 
 def _and_then(spec: ModuleSpec | None, act: Callable[[Any], None]) -> ModuleSpec | None:
