@@ -114,7 +114,6 @@ class Collector:
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether a piece can be sent now."""
         return bool(self._files) and self._output.has_room_for_a_piece and time.monotonic() >= self._next
 
     def step(self) -> bool:

@@ -103,7 +103,6 @@ def _describe_kills(paths: list[str], kills: int) -> str:
 
 
 def _kernel_log(path: str) -> bytes | None:
-    """Return the kernel's log, or None where it may not be read."""
     try:
         end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:

@@ -90,7 +90,6 @@ class LauncherStream:
         self._put(wire.encode({"ev": name, "host": self._host, **data}))
 
     def note(self, text: str) -> None:
-        """Send a sentence for people."""
         self.event("agent-note", text=text)
 
     def report_problem(self, error: OSError) -> None:
@@ -115,7 +114,6 @@ class LauncherStream:
             self.lines(rank, [*lines, *(rest or [""])], raw=True)
 
     def file(self, path: str, offset: int, data: bytes) -> None:
-        """Send a piece of a file, where there is room for one."""
         self.window.sent(len(data))
         event = {"ev": "file", "host": self._host, "time": time.time(), "path": path, "offset": offset}
         self._piece = wire.encode_with_data(event, data)
@@ -131,13 +129,15 @@ class LauncherStream:
 
     @property
     def is_waiting(self) -> bool:
-        """Tell whether something waits for the pipe."""
         return bool(self._begun or self._queue or self._piece)
 
     def flush(self) -> None:
         while self.is_waiting:
-            if not self._begun:
-                self._begin()
+            if not self._begun and self._queue:
+                self._begun = memoryview(self._queue.popleft())
+                self.waiting -= len(self._begun)
+            elif not self._begun:
+                self._begun, self._piece = memoryview(self._piece), b""
             try:
                 sent = os.write(self._end, self._begun)
             except BlockingIOError:
@@ -147,13 +147,6 @@ class LauncherStream:
                 self._piece, self._begun, self.waiting = b"", memoryview(b""), 0
                 return
             self._begun = self._begun[sent:]
-
-    def _begin(self) -> None:
-        if self._queue:
-            self._begun = memoryview(self._queue.popleft())
-            self.waiting -= len(self._begun)
-        else:
-            self._begun, self._piece = memoryview(self._piece), b""
 
     def _put(self, data: bytes) -> None:
         self._queue.append(data)

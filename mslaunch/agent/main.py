@@ -108,7 +108,7 @@ class Agent:
         is_taking_stacks = self.ranks.finish_stacks()
         if more:
             return 0
-        is_growing = bool(self.ranks.shown_logs) or self.ranks.log_times.is_growing
+        is_growing = bool(self.ranks.shown_logs.followers or self.ranks.log_times.growing)
         is_collecting = self.files is not None and self.files.collector is not None
         if is_taking_stacks or is_growing or is_collecting or self.deadlines is not None:
             return POLL * 1000

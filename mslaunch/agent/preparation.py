@@ -36,7 +36,6 @@ class AnsweringChild:
             raise
 
     def answer(self) -> bytes:
-        """Return what the child has left, once it has ended."""
         with os.fdopen(self._answer, "rb") as file:
             file.seek(0)
             return file.read()
@@ -47,10 +46,7 @@ def _read_environment(answer: bytes, planned: dict[str, str]) -> dict[str, str] 
 
     They may change what the plan gives every rank (PYTHONPATH, say), except for what makes a rank a rank.
     """
-    environment = {}
-    for pair in filter(None, os.fsdecode(answer).split("\0")):
-        name, _, value = pair.partition("=")
-        environment[name] = value
+    environment = processes.parse_environment(answer)
     if not environment:
         return None
     environment.update({name: value for name, value in planned.items() if name.startswith(_FIXED)})

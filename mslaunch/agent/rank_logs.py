@@ -35,29 +35,24 @@ class LogTimes:
 
     def __init__(self) -> None:
         self._logs: dict[str, _Log] = {}
-        self._growing: dict[str, _Log] = {}
+        self.growing: dict[str, _Log] = {}
         self._looked = 0.0
         self._looked_at_all = 0.0
         self._written = 0.0
         self._written_seen = time.monotonic()
 
-    @property
-    def is_growing(self) -> bool:
-        return bool(self._growing)
-
     def begin(self, logs: list[str]) -> None:
         """Take the logs of an attempt, none of which has been written to."""
         self._logs = {path: _Log(path) for path in logs}
-        self._growing = dict(self._logs)
+        self.growing = dict(self._logs)
         self._written_seen = time.monotonic()
 
     def look(self, now: float) -> None:
-        """Look at what it is time to look at."""
         if now - self._looked_at_all >= ALL_EVERY:
             self.look_at_all(now)
-        elif self._growing and now - self._looked >= max(EVERY, len(self._growing) / MOST_LOOKS):
+        elif self.growing and now - self._looked >= max(EVERY, len(self.growing) / MOST_LOOKS):
             self._looked = now
-            for log in list(self._growing.values()):
+            for log in list(self.growing.values()):
                 self._look_at(log)
 
     def look_at_all(self, now: float) -> None:
@@ -79,7 +74,7 @@ class LogTimes:
         log = self._logs.get(path)
         if log is not None:
             self._look_at(log, is_last=True)
-            self._growing.pop(path, None)
+            self.growing.pop(path, None)
             _save(log)
 
     def _look_at(self, log: _Log, is_last: bool = False) -> float:
@@ -91,9 +86,9 @@ class LogTimes:
         if stat.st_size == log.size:
             log.quiet += 1
             if log.quiet >= QUIET_LOOKS:
-                self._growing.pop(log.path, None)
+                self.growing.pop(log.path, None)
             return stat.st_mtime
-        self._growing[log.path] = log
+        self.growing[log.path] = log
         log.quiet = 0
         if is_last or log.pairs < MANY_PAIRS or stat.st_mtime - log.time >= SPARSE:
             log.size, log.time = stat.st_size, stat.st_mtime
@@ -145,29 +140,26 @@ class ShownLogs:
 
     def __init__(self, output: LauncherStream) -> None:
         self._output = output
-        self._followers: dict[int, Follower] = {}
+        self.followers: dict[int, Follower] = {}
         self._bars: dict[int, tuple[float, str]] = {}
         self._turn = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._followers)
-
     def clear(self) -> None:
-        self._followers.clear()
+        self.followers.clear()
         self._bars.clear()
 
     def add(self, rank: int, log: str, raw: bool = False) -> None:
         """Follow a log; `raw`: show it as it is written, also the beginning of a line."""
-        self._followers[rank] = Follower(log) if raw else ShownFollower(log)
+        self.followers[rank] = Follower(log) if raw else ShownFollower(log)
 
     def follow(self) -> bool:
         """Send what is new; return whether there may be more at once."""
         more = False
         self._turn += 1
-        ranks = list(self._followers)
+        ranks = list(self.followers)
         for index in range(len(ranks)):
             rank = ranks[(index + self._turn) % len(ranks)]  # in turns, or a chatty one would starve the others
-            follower = self._followers[rank]
+            follower = self.followers[rank]
             if self._output.has_room:
                 lines = follower.read()
                 if isinstance(follower, ShownFollower):
@@ -178,7 +170,6 @@ class ShownLogs:
         return more
 
     def _send(self, rank: int, lines: list[str], text: str) -> None:
-        """Send lines, and how the progress bar stands."""
         if lines:
             self._output.lines(rank, lines)
             self._bars.pop(rank, None)  # a line that has ended takes the place of its progress bar
@@ -190,7 +181,7 @@ class ShownLogs:
 
     def finish(self, rank: int) -> None:
         """Send what a log holds now, in bounds; the file keeps the rest."""
-        follower = self._followers.pop(rank, None)
+        follower = self.followers.pop(rank, None)
         if follower is None:
             return
         passed, lines = follower.finish(FAR_BEHIND if self._output.waiting < MOST_QUEUED else 0, LAST_LINES)

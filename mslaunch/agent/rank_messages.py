@@ -48,7 +48,6 @@ class MessagePipe:
         self._messages = RankMessages()
 
     def read(self) -> list[messages.RankMessage]:
-        """Return the messages that have come."""
         try:
             return self._messages.feed(os.read(self.end, 1 << 16))
         except OSError:  # nothing has come

@@ -243,7 +243,6 @@ class Ranks:
                     self._report_exit(child, *read_exit_file(child.log))
 
     def receive(self) -> None:
-        """Take the messages of ranks and of their exit recorders."""
         for message in self._pipe.read():
             self.handle(message)
 
@@ -333,7 +332,6 @@ class Ranks:
         return cause
 
     def pulse(self) -> None:
-        """Report for how long no rank has written anything."""
         self.output.event("pulse", quiet=self.log_times.seconds_quiet(time.monotonic()))
 
     def take_stacks(self) -> None:

@@ -20,11 +20,6 @@ LONGEST = 1 << 18
 ALL_TOGETHER = 1 << 22
 
 
-def is_ready(pid: int) -> bool:
-    """Tell whether a process has a handler for the signal: one that has none yet would die of it."""
-    return processes.handles(pid, STACK_SIGNAL)
-
-
 class StackTaking:
     """One round: ask all ranks, wait until their files are quiet, have py-spy add native frames where it is there."""
 
@@ -36,11 +31,10 @@ class StackTaking:
         self._until = time.monotonic() + PATIENCE
         self._native: list[int] | None = None
         for pid, _ in ranks.values():
-            if is_ready(pid):
+            if processes.handles(pid, STACK_SIGNAL):  # one that has no handler yet would die of it
                 processes.signal_all([pid], STACK_SIGNAL)
 
     def is_over(self) -> bool:
-        """Tell whether there is nothing more to wait for."""
         now = time.monotonic()
         if self._native is None:
             if now < self._until and not all(self._is_written(rank) for rank in self.files):
@@ -68,7 +62,7 @@ class StackTaking:
 
     def _is_written(self, rank: int) -> bool:
         pid, _ = self._ranks[rank]
-        if not is_ready(pid):
+        if not processes.handles(pid, STACK_SIGNAL):
             return True
         size, written = _size_and_time(self.files[rank])
         return size > self._before[rank] and time.time() - written > QUIET

@@ -50,7 +50,6 @@ class StandardInput:
         return self._end
 
     def restore(self, rank: int) -> None:
-        """Set the terminal as it was before this rank."""
         if rank == self.reader and self._end is not None and self._modes is not None:
             import termios
 

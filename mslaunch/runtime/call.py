@@ -17,7 +17,6 @@ class OtherPython(RuntimeError):
 
 
 def main() -> None:
-    """Call the function of this run."""
     import base64
     import pickle
 

@@ -45,7 +45,6 @@ class Reporter:
         self._file = (0, 0)
 
     def add(self, values: dict[str, Any]) -> None:
-        """Send a row, or keep it."""
         now = time.time()
         pairs = ", ".join([f"{name}: {text}" for name, text in self._pairs(values)])
         if not pairs:

@@ -85,7 +85,6 @@ class Boto:
                     yield key
 
     def _copy_all(self, copies: list[tuple[Any, tuple[str, ...], str]]) -> None:
-        """Copy what can be copied, and tell of what cannot."""
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -105,7 +104,6 @@ def describe(error: BaseException) -> str:
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """Return the bucket and the name in it."""
     bucket, _, name = address.partition("://")[2].partition("/")
     return bucket, name
 
@@ -186,7 +184,6 @@ def copy(order: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Do what the command line says."""
     failed = copy(json.loads(sys.argv[2]))
     if failed:
         with os.fdopen(int(sys.argv[1]), "w", encoding="utf-8", errors="replace") as file:

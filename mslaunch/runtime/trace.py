@@ -201,9 +201,9 @@ def _mindspore_eager(notes: list[str]) -> Iterator[None]:
 @contextmanager
 def _torch_eager(notes: list[str]) -> Iterator[None]:
     """Do so for PyTorch: what it has compiled calls no hook that is newer than it."""
-    compiler: Any = (
-        sys.modules["torch"].compiler if "torch._dynamo" in sys.modules else None
-    )  # nothing is compiled without
+    compiler: Any = None
+    if "torch._dynamo" in sys.modules:  # nothing is compiled without it
+        compiler = sys.modules["torch"].compiler
     if hasattr(compiler, "set_stance"):
         with compiler.set_stance("force_eager"):
             yield

@@ -145,7 +145,6 @@ def _owner(path: str) -> str:
 
 
 def _sign(file: int, run: str) -> None:
-    """Write down who holds the lock, for whoever is refused."""
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -58,7 +58,6 @@ def _dataset_error(lines: Sequence[str]) -> str:
 
 
 def _section(lines: Sequence[str], title: str) -> Sequence[str]:
-    """Return the lines of a section, up to the ruler above the next one."""
     start = next((at + 2 for at, line in enumerate(lines) if line.strip() == title), len(lines))
     end = next((at for at in range(start, len(lines)) if lines[at].strip() and _is_ruler(lines[at])), len(lines))
     return lines[start:end]

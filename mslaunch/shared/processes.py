@@ -217,14 +217,15 @@ def environment_of(pid: int) -> dict[str, str]:
     """Return the variables that a process was started with; none where they may not be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            pairs = os.fsdecode(file.read(LARGEST_ENVIRONMENT)).split("\0")
+            return parse_environment(file.read(LARGEST_ENVIRONMENT))
     except OSError:
         return {}
-    environment = {}
-    for pair in pairs:
-        name, _, value = pair.partition("=")
-        environment[name] = value
-    return environment
+
+
+def parse_environment(data: bytes) -> dict[str, str]:
+    """Read variables as `env -0` prints them."""
+    pairs = (pair.partition("=") for pair in os.fsdecode(data).split("\0"))
+    return {name: value for name, _, value in pairs if name}
 
 
 def belongs(pid: int, variable: str) -> bool:

@@ -87,7 +87,6 @@ def _place(entry: os.DirEntry[str], below: Tree | None, path: str, copies: bool)
 
 
 def _copy(entry: os.DirEntry[str], path: str) -> bool:
-    """Copy a small file; tell whether that was done."""
     try:
         if not entry.is_file() or entry.stat().st_size > COPY_LIMIT:
             return False

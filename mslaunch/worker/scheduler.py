@@ -38,7 +38,6 @@ def run() -> None:
 
 
 def _version() -> str:
-    """Return MindSpore's version, which a small file beside its package says."""
     spec = importlib.util.find_spec("mindspore")
     folder = os.path.dirname(spec.origin) if spec and spec.origin else ""
     try:

@@ -73,7 +73,6 @@ class LinePatterns:
             self.candidate = re.compile(rb"[^\n]")
 
     def read(self, line: bytes) -> Values:
-        """Return the metrics that a line tells, ready to be sent."""
         text = line.decode("utf-8", "replace")
         values: Values = {}
         is_whole = False  # an object tells all of its line

@@ -75,7 +75,6 @@ class _Bar:
         self.shown = state
 
     def take(self) -> Iterator[bytes]:
-        """Return the state that waits."""
         state, self._waiting = self._waiting, None
         if state is not None:
             self._read = state.loss, state.step

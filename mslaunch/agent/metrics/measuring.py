@@ -71,7 +71,6 @@ class AttemptMetrics:
 
     @_harmless
     def look(self, now: float) -> None:
-        """Measure what it is time to measure, and send it."""
         if now - self._looked < self._every or self._output.waiting > MOST_WAITING:
             return
         self._looked = now
@@ -86,7 +85,6 @@ class AttemptMetrics:
 
     @_harmless
     def finish(self, rank: int) -> None:
-        """Send what is left of a rank that has ended."""
         if rank in self._logs:
             self._send(self._rows_of(rank, is_last=True))
             del self._logs[rank]

@@ -321,7 +321,6 @@ class DeviceMetrics:
         return {self._numbers[file]: values for file, values in devices.items() if file in self._numbers and values}
 
     def close(self) -> None:
-        """Ask no more, and end a tool that has not answered yet."""
         self._path = None
         if self._pid is not None:
             self._give_up()
