@@ -31,7 +31,7 @@ class Receiver:
 
     def __init__(self, agent: DrivenAgent, folder: Path, share: float = 1.0, tidy: bool = False) -> None:
         self.agent = agent
-        self.files: dict[str, bytes] = {}
+        self.files: dict[str, bytearray] = {}
         self.pieces: list[str] = []
         self.unwritten = 0
         self._turn = 0
@@ -44,9 +44,11 @@ class Receiver:
     def take(self, event: dict[str, Any]) -> int:
         """Add a piece to its file; return how long it is."""
         data = decode_data(event["data"], event["is_text"])
-        before = self.files.get(event["path"], b"") if event["offset"] else b""
-        assert event["offset"] == len(before)
-        self.files[event["path"]] = before + data
+        if not event["offset"]:
+            self.files[event["path"]] = bytearray()
+        file = self.files[event["path"]]
+        assert event["offset"] == len(file)
+        file += data
         self.pieces.append(event["path"])
         return len(data)
 

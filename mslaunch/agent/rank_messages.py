@@ -47,7 +47,7 @@ class MessagePipe:
         self.path = f"/proc/{os.getpid()}/fd/{self._write_end}"
         self._messages = RankMessages()
 
-    def read(self) -> list[messages.RankMessage]:
+    def read(self) -> list[messages.Message]:
         try:
             return self._messages.feed(os.read(self.end, 1 << 16))
         except OSError:  # nothing has come
@@ -60,7 +60,7 @@ class RankMessages:
     def __init__(self) -> None:
         self._partial = b""
 
-    def feed(self, data: bytes) -> list[messages.RankMessage]:
+    def feed(self, data: bytes) -> list[messages.Message]:
         """Return the messages that are complete; what is none is left out."""
         *lines, self._partial = (self._partial + data).split(b"\n")
         if len(self._partial) > LONGEST:

@@ -246,7 +246,7 @@ class Ranks:
         for message in self._pipe.read():
             self.handle(message)
 
-    def handle(self, message: messages.RankMessage) -> None:
+    def handle(self, message: messages.Message) -> None:
         child = self.children.speakers.get(message["rank"])
         what = message["what"]
         if child is None or (what in ("started", "ended") and not child.by_script):
@@ -265,7 +265,7 @@ class Ranks:
         else:
             self._handle_note(child, message)
 
-    def _handle_note(self, child: Child, message: messages.RankMessage) -> None:
+    def _handle_note(self, child: Child, message: messages.Message) -> None:
         """Pass on how far a rank has come, or the error that it has raised."""
         what = message["what"]
         if what == "import":

@@ -117,8 +117,10 @@ def init_env(cfg: Any) -> int:
     Looks at seed, device_target, context_mode, device_num, device_id and all_reduce_fusion_config. With device_num
     over 1 it calls mindspore.communication.init(), checks that the group has that size, and sets up data parallelism.
     """
-    target = _one_of("device_target", _get(cfg, "device_target"), TARGETS)
-    mode = _one_of("context_mode", _get(cfg, "context_mode"), MODES)
+    target, mode = _get(cfg, "device_target"), _get(cfg, "context_mode")
+    for name, value, choices in (("device_target", target, TARGETS), ("context_mode", mode, MODES)):
+        if value is not None and value not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
     import mindspore as ms
 
     if _get(cfg, "seed") is not None:
@@ -153,9 +155,3 @@ def _join(cfg: Any, device_num: int) -> int:
 
 def _get(cfg: Any, name: str) -> Any:
     return getattr(cfg, name, None)
-
-
-def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> Any:
-    if value is not None and value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-    return value

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import operator
 import os
-import re
 import time
+
+from mslaunch.shared.metric_values import MOST_VALUES, is_name
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
 SEND_EVERY = 0.2  # seconds
 MOST_KEPT = 64  # rows in between
 LONGEST = 4000  # bytes: one write of up to 4,096 into a pipe is never torn
-MOST_VALUES = 64
 LAST_TRIES = 200  # at the end, while the pipe is full
 TRY_EVERY = 0.005
-_is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}").fullmatch
 _INFINITE = (float("inf"), float("-inf"))
 
 
@@ -62,7 +61,7 @@ class Reporter:
         for name, value in values.items():
             quoted = self._names.get(name)
             if quoted is None:
-                quoted = self._names[name] = f'"{name}"' if _is_name(name) else ""
+                quoted = self._names[name] = f'"{name}"' if is_name(name) else ""
             text = _text(value) if quoted else ""
             room -= len(quoted) + len(text) + 4
             if room < 0 or len(pairs) == MOST_VALUES:

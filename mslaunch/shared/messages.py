@@ -66,14 +66,9 @@ class NumaAnswer(TypedDict):
 
 
 class DeviceLimit(TypedDict):
-    """What limits the devices that ranks see: `by` that variable, of so many that are there.
-
-    `files` are the numbers of the device files that are seen, in the order of the devices; null where it is not known.
-    """
-
-    by: str
-    of: int
-    files: list[int | None]
+    by: str  # the variable that limits the devices that ranks see
+    of: int  # how many are there
+    files: list[int | None]  # numbers of the device files that are seen, by device; null where that is not known
 
 
 class HostFactsAnswer(TypedDict):
@@ -290,25 +285,8 @@ class Idle(Event):
     """Nothing of the run is left on a host."""
 
 
-class RankMessage(TypedDict, total=False):
-    """What a rank or its exit recorder tells the agent through a pipe."""
-
-    what: str
-    rank: int | None
-    time: float
-    child: int
-    code: int | None
-    signal: int | None
-    crashed: int | None
-    message: str
-    rows: list[tuple[float, dict[str, float | str]]]
-
-
 class OrderMessage(TypedDict):
-    """What every order has: the host it is for, or * for all, and what to do.
-
-    Classes below are of orders with several further keys; the agent's handlers show the others.
-    """
+    """What every order has: the host it is for, or * for all, and what to do; the agent's handlers show small ones."""
 
     to: str
     do: str
@@ -363,15 +341,12 @@ class LinePatternOrder(TypedDict):
 
 
 class MetricsOrder(TypedDict):
-    """How an agent measures: seconds between two looks, lines of a log that are read per look, what lines look like.
+    """How an agent measures."""
 
-    `resources` are the seconds between two looks at processes and host, `devices` is the target that they are of.
-    """
-
-    every: float
-    most: int
-    resources: float
-    devices: str | None
+    every: float  # seconds between two looks at logs
+    most: int  # lines of a log that are read per look
+    resources: float  # seconds between two looks at processes, host and devices
+    devices: str | None  # the target of the devices
     patterns: list[LinePatternOrder]
 
 
@@ -413,12 +388,9 @@ class RunOrder(OrderMessage):
 
 
 class CollectOrder(OrderMessage):
-    """Send the logs of the run; then remove what was brought, where that is asked.
-
-    `share` is the share of the agent's time that reading them may take: all of it once the job has ended.
-    """
+    """Send the logs of the run."""
 
     run_dir: str
-    tidy: bool
+    tidy: bool  # whether to remove afterwards what was brought
     turn: int
-    share: float
+    share: float  # of the agent's time that reading may take: all of it once the job has ended
