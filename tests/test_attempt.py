@@ -19,7 +19,7 @@ from mslaunch.launcher.attempt.attempt import Attempt
 from mslaunch.launcher.attempt.connections import TICK, Connections
 from mslaunch.launcher.attempt.file_transfer import FileTransfer
 from mslaunch.launcher.attempt.journal import SAVE_SHARE, Clock, Journal, nothing
-from mslaunch.launcher.attempt.notices import Closed, LauncherNotice, Notice, SignalNotice, Tick, Waiting
+from mslaunch.launcher.attempt.notices import Closed, LauncherNotice, Notice, RestartPause, SignalNotice, Tick
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.launcher.connect import Cluster
 from mslaunch.launcher.execute import announce_restart, wait_before_restart
@@ -345,11 +345,11 @@ def test_the_wait_before_a_restart_goes_by_the_clock_that_only_runs_forward(repl
         del shown
         found.shown.append(notice)
         found.time.wall += HOUR
-        found.time.monotonic += 2.0 if isinstance(notice, Waiting) else 0.0
+        found.time.monotonic += 2.0 if isinstance(notice, RestartPause) else 0.0
 
     found.attempt.journal.show = observe
     assert wait_before_restart(again, found.attempt) is None
-    assert [notice.seconds for notice in found.shown if isinstance(notice, Waiting)] == [3.0, 1.0]
+    assert [notice.seconds for notice in found.shown if isinstance(notice, RestartPause)] == [3.0, 1.0]
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])

@@ -77,7 +77,7 @@ EDGES: dict[str, set[str]] = {
         "transports",
         "ui",
     },
-    "ui": {"documents", "errors", "masking", "metrics", "plan", "ranges", "run", "shared", "text"},
+    "ui": {"documents", "errors", "masking", "metrics", "ranges", "run", "shared", "text"},
     "run": {
         "checkpoint",
         "diagnose",

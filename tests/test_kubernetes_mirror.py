@@ -12,7 +12,7 @@ from mslaunch.documents.typed import make
 from mslaunch.run.record import RankRecord
 from mslaunch.transports.kubernetes.frames import PIECE, Frame, Scan, encode
 from mslaunch.transports.kubernetes.mirror import GAP, Mirror, locked
-from mslaunch.transports.kubernetes.states import (
+from mslaunch.transports.kubernetes.pod_states import (
     ENDINGS,
     blamed_host,
     concluded,

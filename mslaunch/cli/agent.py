@@ -10,7 +10,7 @@ import typer
 from mslaunch.cli.console.console import verdict_text
 from mslaunch.cli.console.describe import describe_end
 from mslaunch.cli.parsing import common, options
-from mslaunch.launcher import membership
+from mslaunch.launcher import runners
 
 if TYPE_CHECKING:
     from mslaunch.transports.join.node import Member
@@ -33,7 +33,7 @@ def agent(
     runs_dir: common.RunsDir = None,
 ) -> None:
     """Lend this machine's devices to a launcher elsewhere, and exit as the run does."""
-    member = membership.agent_member(
+    member = runners.agent_member(
         common.say,
         master=join,
         node_rank=node_rank,
@@ -54,7 +54,7 @@ def follow(member: Member, as_json: bool = False, for_ever: bool = False) -> int
     for note in member.part.notes:
         common.say(note)
     began = time.monotonic()
-    code, record, text = membership.join(member, common.say, None if for_ever else member.part.timeout)
+    code, record, text = runners.join(member, common.say, None if for_ever else member.part.timeout)
     for line in text.splitlines():
         common.say(line)
     if record is not None:

@@ -18,7 +18,7 @@ from mslaunch.launcher.attempt.connections import TICK, Connections
 from mslaunch.launcher.attempt.decisions import Failure
 from mslaunch.launcher.attempt.file_transfer import FileTransfer
 from mslaunch.launcher.attempt.journal import Journal, Observer
-from mslaunch.launcher.attempt.notices import Restart, SchemaLine, Waiting
+from mslaunch.launcher.attempt.notices import Restart, RestartPause, SchemaLine
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.launcher.connect import Cluster
 from mslaunch.plan.model import Plan
@@ -317,7 +317,7 @@ def wait_before_restart(again: NextAttempt, attempt: Attempt) -> int | None:
     while (left := until - attempt.clock.monotonic()) > 0:
         if number := attempt.connections.wait_for_signal(min(left, TICK)):
             return number
-        attempt.journal.notify(Waiting(left), attempt.run_state)
+        attempt.journal.notify(RestartPause(left), attempt.run_state)
     return None
 
 

@@ -69,12 +69,12 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Folder:
+class _SmallFolder:
     """A folder that has been looked at, and that is small enough to be mirrored."""
 
     others: tuple[Path, ...]
     """Files, links, and folders that are linked as a whole."""
-    folders: tuple[tuple[str, _Folder], ...]
+    folders: tuple[tuple[str, _SmallFolder], ...]
     entries: int
     """How many entries it has, those of all levels below included."""
     has_python: bool
@@ -161,12 +161,12 @@ class _Mirror:
         else:
             self._copy_or_link(source, target)
 
-    def _look(self, folder: Path, depth: int) -> _Folder | None:
+    def _look(self, folder: Path, depth: int) -> _SmallFolder | None:
         """Look at a folder; None for one that has too much in it, or that holds no sources."""
         if folder.name.startswith(".") or folder.name in _NEVER_SOURCE or depth > DEPTH_LIMIT:
             return None
         others: list[Path] = []
-        below: list[tuple[str, _Folder]] = []
+        below: list[tuple[str, _SmallFolder]] = []
         entries, has_python, partly = 0, False, False
         for path in self._entries(folder):
             is_folder = _is_folder(path)
@@ -188,9 +188,9 @@ class _Mirror:
                 return None
         if partly and not has_python:  # os.walk does not go into a folder that is a link in another one
             return None
-        return _Folder(tuple(others), tuple(below), entries, has_python)
+        return _SmallFolder(tuple(others), tuple(below), entries, has_python)
 
-    def _write(self, folder: _Folder, target: Path) -> None:
+    def _write(self, folder: _SmallFolder, target: Path) -> None:
         target.mkdir(mode=0o700)
         for path in folder.others:
             if path.name == "__pycache__":

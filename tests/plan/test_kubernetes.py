@@ -19,7 +19,7 @@ from mslaunch.settings.setting import READERS
 from mslaunch.settings.yaml_config import JobConfig, parse_config
 from mslaunch.transports.kubernetes.frames import Frame, decode, encode
 from mslaunch.transports.kubernetes.manifests import Objects, merge, object_name, planned_hosts, render
-from mslaunch.transports.kubernetes.states import ending_of, why_it_waits
+from mslaunch.transports.kubernetes.pod_states import ending_of, why_it_waits
 from tests.plan.test_make import compare
 from tests.pod_bed import expanded
 

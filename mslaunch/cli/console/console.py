@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.cli.console.describe import describe_end, describe_outputs, describe_verdict, describe_warnings
-from mslaunch.launcher.attempt.notices import Note, Notice, Restart, SignalNotice, Waiting
+from mslaunch.launcher.attempt.notices import Note, Notice, Restart, RestartPause, SignalNotice
 from mslaunch.metrics.progress import TIME_LEFT, progress_words
 from mslaunch.shared.follow import Follower
 from mslaunch.text import clock_words, counted, display_width, first_line, plain, plain_output, shorten
@@ -207,12 +207,12 @@ class Console:
             self._bars.clear()
         elif isinstance(notice, Note):
             self.say([notice.text])
-        if run_state.ending.failures and not self._headlined and not isinstance(notice, (Restart, Waiting)):
+        if run_state.ending.failures and not self._headlined and not isinstance(notice, (Restart, RestartPause)):
             self._headlined = True
             self.say([headline(run_state)])
         if self._has_live_lines and not self.screen.is_behind:
             status = self._status(run_state)
-            if isinstance(notice, Waiting):
+            if isinstance(notice, RestartPause):
                 status = [f"starting again in {notice.seconds:.0f} s"]
             self._draw(status)
 

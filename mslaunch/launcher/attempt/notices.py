@@ -32,7 +32,7 @@ class Tick(LauncherNotice):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting(LauncherNotice):
+class RestartPause(LauncherNotice):
     """The next attempt starts in so many seconds."""
 
     ev = "waiting"

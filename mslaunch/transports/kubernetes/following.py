@@ -11,7 +11,7 @@ from typing import Any
 
 from mslaunch.errors import ExitCode, MslaunchError
 from mslaunch.shared import layout
-from mslaunch.transports.kubernetes import states
+from mslaunch.transports.kubernetes import pod_states
 from mslaunch.transports.kubernetes.api_server import JobObjects, NoAnswer, NotFound, part_of
 from mslaunch.transports.kubernetes.mirror import TRANSPORT, Mirror, locked
 
@@ -89,8 +89,8 @@ class Following:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.has_ended:
             with suppress(OSError):
-                record = states.read_record((self._folder / layout.RECORD).read_bytes()) or {}
-                if record.get("state") in states.OVER:
+                record = pod_states.read_record((self._folder / layout.RECORD).read_bytes()) or {}
+                if record.get("state") in pod_states.OVER:
                     return
             time.sleep(0.1)
 
@@ -98,36 +98,36 @@ class Following:
         """Read what the launcher has written; say whether the run is over, and recorded."""
         launcher = _launcher(self._cluster.pods())
         if launcher is None:
-            phase = states.phase_of_job(self._cluster.root())  # raises NotFound where the job was deleted
+            phase = pod_states.phase_of_job(self._cluster.root())  # raises NotFound where the job was deleted
             return bool(phase) and self._finish(mirror, None, 0 if phase == "Succeeded" else 1)
         if (launcher.get("status") or {}).get("phase") in (None, "Pending"):
             return False
-        was_over = states.is_over(launcher)
-        is_whole = states.is_on_lost_node(launcher) or self._read(mirror, launcher, follow and not was_over)
+        was_over = pod_states.is_over(launcher)
+        is_whole = pod_states.is_on_lost_node(launcher) or self._read(mirror, launcher, follow and not was_over)
         pods = self._cluster.pods()  # reading took its time
         launcher = _launcher(pods) or launcher
         if mirror.exit_code is not None:
             return self._finish(mirror, launcher, mirror.exit_code)
-        if states.is_over(launcher):  # what it has written since it was read is read first
-            return was_over and is_whole and self._finish(mirror, launcher, states.exit_code_of(launcher))
+        if pod_states.is_over(launcher):  # what it has written since it was read is read first
+            return was_over and is_whole and self._finish(mirror, launcher, pod_states.exit_code_of(launcher))
         workers = [pod for pod in pods if part_of(pod) == "worker"]
         failed = [pod for pod in workers if (pod.get("status") or {}).get("phase") == "Failed"]
         if self._is_lost(mirror, launcher, workers):
             code = int(ExitCode.LOST)
-            ending = states.first_ending([launcher], launcher["metadata"]["name"], is_lost=True)
-        elif failed and all(map(states.is_over, workers)) and self._record(mirror).get("state") == "queued":
+            ending = pod_states.first_ending([launcher], launcher["metadata"]["name"], is_lost=True)
+        elif failed and all(map(pod_states.is_over, workers)) and self._record(mirror).get("state") == "queued":
             # The launcher would wait in vain for its workers.
-            code = states.exit_code_of(failed[0])
-            ending = states.first_ending(failed, "", is_lost=False) or self._early_ending(failed[0])
+            code = pod_states.exit_code_of(failed[0])
+            ending = pod_states.first_ending(failed, "", is_lost=False) or self._early_ending(failed[0])
         else:
             return False
         return self._close(mirror, code, ending)
 
     def _is_lost(self, mirror: Mirror, launcher: Pod, workers: list[Pod]) -> bool:
         """Tell whether the launcher's node is lost for some time, and no worker goes on elsewhere."""
-        is_alone = all(states.has_stopped(pod) or states.is_being_deleted(pod) for pod in workers)
+        is_alone = all(pod_states.has_stopped(pod) or pod_states.is_being_deleted(pod) for pod in workers)
         has_begun = self._record(mirror).get("state") != "queued"  # until then workers wait for a launcher in vain
-        if not states.is_on_lost_node(launcher) or (has_begun and not is_alone):
+        if not pod_states.is_on_lost_node(launcher) or (has_begun and not is_alone):
             self._lost_since = None
             return False
         self._lost_since = self._lost_since or time.monotonic()
@@ -145,7 +145,7 @@ class Following:
         try:
             is_cut = mirror.feed(pod, self._heard_lines(pod, self._cluster.log(pod, quiet, since)), since is None)
         except NoAnswer as error:
-            if not states.is_over(launcher):
+            if not pod_states.is_over(launcher):
                 raise
             self._unread_since = self._unread_since or now
             if now - self._unread_since <= _LOG_PATIENCE:
@@ -164,7 +164,7 @@ class Following:
 
     def _early_ending(self, pod: Pod) -> dict[str, Any]:
         """The verdict for a pod that ended before the job began: what it printed last."""
-        name, code = pod["metadata"]["name"], states.exit_code_of(pod)
+        name, code = pod["metadata"]["name"], pod_states.exit_code_of(pod)
         last = "no word"
         with suppress(NoAnswer):
             *_, last = [last, *(line.decode(errors="replace") for line in self._cluster.log(name) if line)]
@@ -174,30 +174,30 @@ class Following:
     def _finish(self, mirror: Mirror, launcher: Pod | None, code: int) -> bool:
         """Record how the run ended, with what Kubernetes knows of it, and delete its objects."""
         record, ending = self._record(mirror), None
-        is_killed = record.get("state") not in states.OVER and states.is_signalled(code)
-        if launcher is not None and states.ending_of(launcher):
-            ending = states.first_ending([launcher], "", is_lost=False)
+        is_killed = record.get("state") not in pod_states.OVER and pod_states.is_signalled(code)
+        if launcher is not None and pod_states.ending_of(launcher):
+            ending = pod_states.first_ending([launcher], "", is_lost=False)
         elif launcher is not None and is_killed:
-            ending = states.container_ending(launcher, code)
+            ending = pod_states.container_ending(launcher, code)
         elif launcher is not None and code != 0 and not self._launcher_log.exists():
             ending = self._early_ending(launcher)
         elif code != 0 and record.get("state") != "stopped":
             with suppress(NotFound, MslaunchError):
-                ending = self._settled_ending(*states.blamed_host(record))
+                ending = self._settled_ending(*pod_states.blamed_host(record))
         if ending is None and launcher is not None and mirror.exit_code is None and code < 128:
             mirror.note(NO_END)  # a launcher that ends by itself writes an end
         return self._close(mirror, code, ending)
 
     def _record(self, mirror: Mirror) -> dict[str, Any]:
-        return mirror.final or states.read_record((self._folder / layout.RECORD).read_bytes()) or {}
+        return mirror.final or pod_states.read_record((self._folder / layout.RECORD).read_bytes()) or {}
 
     def _close(self, mirror: Mirror, code: int, ending: dict[str, Any] | None) -> bool:
         """Write the record; delete the objects, unless there is something left to read."""
         record = self._record(mirror)
         with suppress(OSError), (self._folder / layout.EVENTS).open("rb") as events:
-            record = states.with_starts(record, events)  # its launcher may have ended before it could record them
-        record = states.concluded(record, code, ending, self._last_lines())
-        if note := states.describe_missing(mirror.missing()):
+            record = pod_states.with_starts(record, events)  # its launcher may have ended before it could record them
+        record = pod_states.concluded(record, code, ending, self._last_lines())
+        if note := pod_states.describe_missing(mirror.missing()):
             mirror.note(note)
             record["notes"] = [*(record.get("notes") or ()), note]
         mirror.close(record)
@@ -214,8 +214,8 @@ class Following:
         while True:
             pods = self._cluster.pods(patience=20)
             is_late = time.monotonic() > until
-            ending = states.first_ending(pods, host, is_lost, is_late)
-            unsettled = [pod for pod in pods if not states.is_over(pod) and part_of(pod) == "worker"]
+            ending = pod_states.first_ending(pods, host, is_lost, is_late)
+            unsettled = [pod for pod in pods if not pod_states.is_over(pod) and part_of(pod) == "worker"]
             if ending is not None or not unsettled or is_late:
                 return ending
             time.sleep(_PAUSE)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mslaunch.errors import MslaunchError, RequestError
 from mslaunch.transports.base import Command, JobContext, JobQueue, JobState, Transport
-from mslaunch.transports.kubernetes import api_server, manifests, states
+from mslaunch.transports.kubernetes import api_server, manifests, pod_states
 from mslaunch.transports.kubernetes.deletion_guard import Guard, guarding
 from mslaunch.transports.kubernetes.following import Following
 
@@ -95,7 +95,7 @@ class KubernetesQueue(JobQueue):
                 has_log = (pod.get("status") or {}).get("phase") not in (
                     None,
                     "Pending",
-                ) and not states.is_on_lost_node(pod)
+                ) and not pod_states.is_on_lost_node(pod)
                 if api_server.part_of(pod) == "launcher" and has_log and job in self._following:
                     self._following[job].settle(_SETTLE_SECONDS)
                     break
@@ -149,7 +149,7 @@ def _wait_for_containers(cluster: api_server.JobObjects, part: str = "") -> None
         pods = [pod for pod in cluster.pods(_PATIENCE) if part in ("", api_server.part_of(pod))]
         graces = [float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 30) for pod in pods]
         late = time.monotonic() - began > max(graces, default=0.0) + _GRACE_MARGIN
-        if late or all(map(states.has_stopped, pods)):
+        if late or all(map(pod_states.has_stopped, pods)):
             return
         time.sleep(0.3)
 
@@ -157,21 +157,21 @@ def _wait_for_containers(cluster: api_server.JobObjects, part: str = "") -> None
 def _judge(cluster: api_server.JobObjects) -> JobState:
     """How a job stands, from its launcher's Job and its pods."""
     root, pods = cluster.root(), cluster.pods()
-    if states.is_being_deleted(root):
-        if all(map(states.has_stopped, pods)):
+    if pod_states.is_being_deleted(root):
+        if all(map(pod_states.has_stopped, pods)):
             return JobState("stopped", "deleted")  # the objects go later
         return JobState("running", "Terminating", is_finishing=True)
     phases = [(api_server.part_of(pod), (pod.get("status") or {}).get("phase") or "Pending") for pod in pods]
     by_part = dict(phases)
-    phase = by_part.get("launcher") or states.phase_of_job(root)
+    phase = by_part.get("launcher") or pod_states.phase_of_job(root)
     if phase in ("Succeeded", "Failed"):  # whoever follows the job is about to record how it ended
         return JobState("running", phase, is_finishing=True)
     for pod in pods:
-        if why := states.why_it_waits(pod):
+        if why := pod_states.why_it_waits(pod):
             return JobState("queued", "Pending", f"pod {pod['metadata']['name']}: {why}")
     parts = {"launcher": cluster.job.name, "worker": f"{cluster.job.name}-worker"}
     for part, name in {} if cluster.job.volcano else parts.items():
-        if part not in by_part and (why := states.why_pods_are_missing(cluster.events(name))):
+        if part not in by_part and (why := pod_states.why_pods_are_missing(cluster.events(name))):
             return JobState("queued", "Pending", f"job {name}: {why}")
     waiting = not pods or any(phase == "Pending" for _, phase in phases)
     return JobState("queued" if waiting else "running", "Pending" if waiting else "Running")

@@ -16,7 +16,7 @@ from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
 from mslaunch.shared import layout
 from mslaunch.transports.kubernetes.frames import PIECE, WHOLE, Frame, decode, only_grows
-from mslaunch.transports.kubernetes.states import OVER, read_record
+from mslaunch.transports.kubernetes.pod_states import OVER, read_record
 
 TRANSPORT = "kubernetes"
 STATE = "kubernetes.mirror"
