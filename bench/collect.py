@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.measure import MSLAUNCH, Row, medians, workplace
-from tests.ssh_bed import Bed, apart, bed
+from tests.beds.ssh_bed import Bed, apart, bed
 
 MEGABYTES = 200
 WRITES = f"""import base64, os

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.failure import RAISES, delay
 from bench.measure import MSLAUNCH, Row, medians, own_cpu, seconds, workplace
-from tests.ssh_bed import Bed, address, bed
+from tests.beds.ssh_bed import Bed, address, bed
 
 LIMITS = {32: 1.2, 64: 0.8}
 MOST_HOSTS = 250

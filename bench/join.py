@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bench.hosts import _bed, _ours
 from bench.measure import MSLAUNCH, Row, medians, seconds, workplace
+from tests.beds.ssh_bed import free_port
 from tests.conftest import wait_for
-from tests.ssh_bed import free_port
 
 NODES = 32
 LIMIT = 0.5

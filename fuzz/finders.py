@@ -37,7 +37,7 @@ from fuzz.folders import (
 )
 from mslaunch import cli
 from mslaunch.shared import layout
-from tests.past_runs import make_run as past_run
+from tests.beds.past_runs import make_run as past_run
 
 CHAIN = 100
 """Folders that one job with restarts is given, one per attempt."""

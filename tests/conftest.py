@@ -22,10 +22,10 @@ from hypothesis import settings
 
 from mslaunch.run.paths import RunFolder
 from mslaunch.shared.guard import processes_with
-from tests import slurm_bed, ssh_bed
+from tests.beds import slurm_bed, ssh_bed
 
 if TYPE_CHECKING:
-    from tests.kubernetes_bed import ControlPlane
+    from tests.beds.kubernetes_bed import ControlPlane
 
 ROOT = Path(__file__).parent.parent
 MSLAUNCH = str(Path(sys.executable).with_name("mslaunch"))
@@ -183,7 +183,7 @@ def python_3_9() -> str:
         # pyenv puts a python3.9 on PATH that only works if that version is selected.
         if Path(path).exists() and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0:
             return path
-    pytest.skip("no Python 3.9 on this machine; tests/test_oldest_python.py checks the sources without one")
+    pytest.skip("no Python 3.9 on this machine; tests/project/test_oldest_python.py checks the sources without one")
 
 
 @pytest.fixture(scope="session")
@@ -207,7 +207,7 @@ def site(bench: Bench, slurm: slurm_bed.Slurm) -> Iterator[Bench]:
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
     """A Kubernetes control plane of our own, started once."""
-    from tests.kubernetes_bed import control_plane
+    from tests.beds.kubernetes_bed import control_plane
 
     with control_plane() as made:
         yield made

@@ -1,4 +1,4 @@
-"""The fifth stage: a job runs in this process, in a thread of it, in a queue, or on nodes that join another launcher."""
+"""The fifth stage: a job runs in this process, a thread of it or a queue, or as a node of another launcher."""
 
 from __future__ import annotations
 
