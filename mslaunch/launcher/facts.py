@@ -17,8 +17,14 @@ from pathlib import Path
 
 from mslaunch.errors import HostsNotReady, NoMindSpore, NotReadyError, PortBusy, PythonMissing
 from mslaunch.hosts import LOCAL
-from mslaunch.launcher.program import FoundProgram, check_module, find_nested_launcher, shows_config_argument
-from mslaunch.launcher.project import Project, find_project
+from mslaunch.launcher.program import (
+    FoundProgram,
+    Project,
+    check_module,
+    find_nested_launcher,
+    find_project,
+    shows_config_argument,
+)
 from mslaunch.launcher.read import ReadJob
 from mslaunch.plan.argument_paths import candidates
 from mslaunch.plan.methods.method import Method
@@ -27,7 +33,6 @@ from mslaunch.plan.spec import JobSpec
 from mslaunch.plan.variables import store_port
 from mslaunch.run.paths import runs_root
 from mslaunch.shared import probe
-from mslaunch.shared.device_locks import holders
 from mslaunch.shared.probe import is_free
 from mslaunch.shared.visible_devices import DEVICE_FILES, VARIABLES, ask_tool, device_numbers, limit, visible_devices
 from mslaunch.text import describe_held, describe_limit
@@ -75,6 +80,8 @@ def check_held_devices(plan: Plan) -> None:
     """Refuse devices of this machine that other runs use; the agent takes them only later, for certain."""
     stem = DEVICE_FILES.get(plan.device_target)
     if stem is not None and not plan.share_devices:
+        from mslaunch.shared.device_locks import holders
+
         devices = [worker.device_id for worker in plan.workers if worker.device_id is not None]
         if held := holders(stem, devices, {**os.environ, **plan.env}):
             raise HostsNotReady(describe_held(held))

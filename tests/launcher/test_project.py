@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.launcher.project import Project, find_project
+from mslaunch.launcher.program import Project, find_project
 
 
 def make(tmp_path: Path, text: str, script: str = "proj/train.py", mark: str | None = None) -> Project:

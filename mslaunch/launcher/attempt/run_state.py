@@ -11,8 +11,16 @@ from mslaunch.diagnose import stacks
 from mslaunch.diagnose.verdict import signal_name
 from mslaunch.errors import ExitCode, signal_code, start_advice
 from mslaunch.launcher.attempt.decisions import Ending, Failure, Order
-from mslaunch.launcher.attempt.last_metrics import NOT_FINITE, Numbers
-from mslaunch.launcher.attempt.states import ActivityTimes, HostStates, Joining, Purpose, RankStates, StackRequest
+from mslaunch.launcher.attempt.states import (
+    NOT_FINITE,
+    ActivityTimes,
+    HostStates,
+    Joining,
+    Numbers,
+    Purpose,
+    RankStates,
+    StackRequest,
+)
 from mslaunch.metrics.alerts import Alert
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
