@@ -31,6 +31,19 @@ def raise_them(undoes: bool) -> None:
             _signal.signal(number, _signal.default_int_handler if number == _signal.SIGINT else _signal.SIG_DFL)
 
 
+def keeper(handler: object, code: int) -> object:
+    """Return what handles signals once the exit code is decided: the first is ignored, the next ends at once."""
+    if handler is not _raise:
+        return handler
+
+    def keep(number: int, _: object) -> None:
+        if number in _received:
+            os._exit(code)
+        _received.append(number)
+
+    return keep
+
+
 def pop_received() -> list[int]:
     """Return the signals that have raised, each once: Python drops what is raised in a destructor, so a job asks."""
     numbers = _received[:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
+from typing import Any
 
 from mslaunch import interrupts
 
@@ -31,6 +32,9 @@ class SignalSource:
         with suppress(BlockingIOError):  # then there is enough to read
             os.write(self._write, bytes([number]))
 
+    def settle(self, code: int) -> None:
+        """The run has ended with this exit code, which no signal changes any more."""
+
     def fileno(self) -> int:
         return self._read
 
@@ -48,9 +52,13 @@ class Signals(SignalSource):
         self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         # What is ignored stays ignored: `nohup mslaunch …` must survive SIGHUP. Only job.sbatch ignores the warning.
         heeded = [number for number in _SIGNALS if number == WARNING or signal.getsignal(number) != signal.SIG_IGN]
-        self._handlers = {number: signal.signal(number, lambda *_: None) for number in heeded}
+        self._handlers: dict[int, Any] = {number: signal.signal(number, lambda *_: None) for number in heeded}
         os.write(self._write, bytes(interrupts.pop_received()))
         return self
+
+    def settle(self, code: int) -> None:
+        for number, handler in self._handlers.items():
+            self._handlers[number] = interrupts.keeper(handler, code)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._handlers.items():

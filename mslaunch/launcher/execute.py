@@ -66,7 +66,9 @@ def execute(
             if execution.has_lost_hosts:
                 cluster.transport.clean_up(plan.run_dir)
             execution.finish()
-    return execution.record
+        final = execution.record
+        source.settle(1 if final.exit_code is None else final.exit_code)
+    return final
 
 
 class Execution:

@@ -71,3 +71,24 @@ def _has_ended(connection: socket.socket) -> bool:
         return connection.recv(1 << 16) == b""
     except ConnectionResetError:
         return True
+
+
+LATE = """
+import os, signal
+from mslaunch import interrupts
+from mslaunch.signals import Signals
+interrupts.end_at_once()
+interrupts.raise_them(True)
+with Signals() as signals:
+    signals.settle(7)
+for word in ("first", "second"):
+    print(word, flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+print("third")
+"""
+
+
+def test_a_signal_after_the_end_of_a_run_does_not_change_its_exit_code() -> None:
+    """The first one is ignored, since the verdict is being printed; another one ends the command at once."""
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("first\nsecond\n", "", 7)

@@ -16,7 +16,7 @@ from mslaunch.transports.kubernetes.api_server import JobObjects, NoAnswer, NotF
 from mslaunch.transports.kubernetes.mirror import TRANSPORT, Mirror, locked
 
 _PAUSE = 1.0
-_STATUS_PATIENCE = 5.0
+_STATUS_PATIENCE = 15.0
 """Seconds in which a pod's status follows the end of the pod."""
 _NODE_PATIENCE = 75.0
 """Seconds in which Kubernetes notices a lost node: 40 or 50 by default, and up to 60 for the pods of a deleted one."""
