@@ -163,6 +163,8 @@ class Show:
         if not self._timestamps:
             return ""
         try:
-            return f"{_NO_TIME if seconds is None else str(datetime.fromtimestamp(seconds))[:23].ljust(23)} "
+            if seconds is None:
+                return f"{_NO_TIME} "
+            return f"{datetime.fromtimestamp(seconds).isoformat(' ', 'milliseconds')} "
         except (ValueError, OverflowError, OSError):  # of a file that somebody has changed
             return f"{_NO_TIME} "
